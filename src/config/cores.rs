@@ -69,10 +69,11 @@ impl fmt::Display for Cores {
 }
 
 /// Returns the CPU that each shard is bound to: one entry per shard, `None` for a shard that the kernel may
-/// move. `cores` and `shards` are the values of the flags of those names, if given; `usable` are the CPUs
-/// that this process may run on, in ascending order, and `allowed` is the number of CPUs whose time it may
-/// use, which a quota (a container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not
-/// in `usable`, or `shards` for more shards than `cores` has CPUs.
+/// move. `cores` and `shards` are the values of the flags of those names; without either there are as many
+/// shards as usable CPUs or, if that is less, as `allowed` says. `usable` are the CPUs that this process may
+/// run on, in ascending order, and `allowed` is the number of CPUs whose time it may use, which a quota (a
+/// container's CPU limit) may make smaller. Fails if `cores` asks for CPUs that are not in `usable`, or
+/// `shards` for more shards than `cores` has CPUs.
 ///
 /// Shards are bound to CPUs only if `cores` chose them or there is one for each usable CPU. Fewer shards are
 /// left to the kernel, because each process on the machine would choose the same CPUs; more are, because the
@@ -173,8 +174,9 @@ mod tests {
         }
     }
 
-    /// Places shards on a machine on which this process may run on CPUs 0, 2 and 3, with the values of
-    /// `--cores` (empty if not given) and `--shards`. `allowed` is the number of CPUs whose time it may use.
+    /// Returns the CPU for each shard (None: the shard may run on any) on a machine on which this process may
+    /// run on CPUs 0, 2 and 3, or the text of the error. `cores` is the value of `--cores` (empty if not
+    /// given), `shards` that of `--shards`, and `allowed` the number of CPUs whose time the process may use.
     fn placed(cores: &str, shards: Option<usize>, allowed: usize) -> Result<Vec<Option<usize>>, String> {
         let cores: Option<Cores> = (!cores.is_empty()).then(|| cores.parse().expect("cores"));
         placement(cores.as_ref(), shards, &[0, 2, 3], allowed).map_err(|error| error.to_string())

@@ -24,11 +24,12 @@ pub struct HotLimits {
     /// the key.
     pub ttl: Duration,
     /// Longest time that the reply to a read of a hot key is kept while its store reports changes of the key
-    /// (CLIENT TRACKING).
+    /// (CLIENT TRACKING); never less than `ttl`.
     pub tracked_ttl: Duration,
-    /// Maximum number of replies to reads of hot keys that each core keeps.
+    /// Maximum number of replies to reads of hot keys that each core keeps; further ones are not kept.
     pub entries: usize,
-    /// Maximum number of bytes of all replies to reads of hot keys that each core keeps.
+    /// Maximum number of bytes of all replies to reads of hot keys that each core keeps; beyond it no more
+    /// are kept.
     pub bytes: usize,
     /// Keys that a script (such as `EVAL`) is assumed to write, whose kept replies are not used after it.
     pub scripts: HotScripts,
@@ -70,7 +71,8 @@ pub enum HotScripts {
     /// Any key of its store: no reply kept of that store's hot keys is used after the script.
     #[default]
     Strict,
-    /// Only the keys that its caller names: a script that writes others makes no reply kept of these invalid.
+    /// Only the keys that its caller names. If the script writes other keys, replies kept for these stay in
+    /// use although they are outdated.
     Declared,
 }
 

@@ -110,16 +110,16 @@ pub struct Config {
     /// Number of further connections of each shard to each backend, for costly requests, for each RESP
     /// version.
     pub heavy_connections: u16,
-    /// Maximum number of connections to backends that one client has to itself (private links), over all
-    /// shards.
+    /// Maximum number of connections to backends that clients have to themselves (private links), over all
+    /// shards; commands that need one are refused when all are taken.
     pub private_links: usize,
-    /// Maximum number of clients that run `MONITOR` at once, over all shards.
+    /// Maximum number of clients that run `MONITOR` at once, over all shards; it is refused to further ones.
     pub monitors: usize,
     /// Longest time that PUBLISH waits until stores have acknowledged its tenant's earlier subscriptions to
     /// the channel; zero if it does not wait.
     pub publish_wait: Duration,
     /// Maximum number of channels and patterns, over all shards, to which weir has one subscription at the
-    /// store that all subscribed clients share.
+    /// store that all subscribed clients share; subscriptions to further ones are refused.
     pub shared_channels: usize,
     /// Maximum number of bytes of messages that may wait for one subscriber; above it, the subscriber's
     /// connection is closed.
@@ -146,8 +146,8 @@ pub struct Config {
     /// Maximum number of clients of one tenant that are connected at once, if there are several tenants and
     /// the quota file has no `max_clients` for this one.
     pub tenant_clients_max: usize,
-    /// Maximum number of bytes that weir holds for all clients together: incomplete requests and unread
-    /// replies.
+    /// Maximum number of bytes that weir holds for all clients together (incomplete requests and unread
+    /// replies). Above it, the largest clients of the tenant that holds most are closed.
     pub clients_bytes_max: usize,
     /// Time after which clients that must authenticate and have not are closed; `None` for never.
     pub login_timeout: Option<Duration>,
@@ -162,7 +162,8 @@ pub struct Config {
     /// Prices of the parts of a request (a base, bytes, rows, keys, and others), which add up to the
     /// request's price in request units.
     pub weights: Weights,
-    /// Maximum number of elements that one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request may examine.
+    /// Maximum number of elements that one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request may examine; a larger
+    /// `COUNT` is lowered to this number.
     pub scan_count_max: u32,
     /// Layers of traffic management that are switched off.
     pub disabled: Vec<Layer>,
@@ -180,7 +181,8 @@ pub struct Config {
     pub output_bytes_max: usize,
     /// Time after which clients that send nothing are closed; `None` for never.
     pub idle_timeout: Option<Duration>,
-    /// Time after which a client is closed that reads too little of the replies that wait for it.
+    /// Time within which a client must read at least 1 MiB of the replies that wait for it, or else is
+    /// closed.
     pub send_timeout: Duration,
     /// Longest time that weir waits for requests in flight after SIGTERM before it ends.
     pub drain_timeout: Duration,

@@ -19,13 +19,16 @@ pub struct OverloadLimits {
     pub window_least: u16,
     /// Largest size of a backend's window, in requests in flight.
     pub window_most: u16,
-    /// Maximum number of requests that wait in the queue of one backend.
+    /// Maximum number of requests that wait in the queue of one backend on one core. When so many wait,
+    /// further requests are refused until a quarter of the queue is gone.
     pub queue_requests: usize,
-    /// Maximum number of bytes of the requests in the queues of all backends together.
+    /// Maximum number of bytes of the requests in the queues of all backends together, on one core; each
+    /// backend has an equal part, at least 1 MiB.
     pub queue_bytes: usize,
-    /// Longest time that a request waits in a queue during an overload.
+    /// Longest time that a request waits in a queue during an overload; after it the request is refused.
     pub queue_target: Duration,
-    /// Interval over which a queue is observed before it counts as overloaded.
+    /// Interval over which a queue is observed: it counts as overloaded if it was not empty for one and a
+    /// half intervals and hardly became shorter.
     pub queue_interval: Duration,
     /// Latency ratios (usual latency divided by present latency) below which each level of load shedding
     /// begins, highest first.

@@ -26,7 +26,7 @@ pub struct TlsSettings {
     pub client_crl: Option<PathBuf>,
     /// Time after which a TLS handshake with a client is given up.
     pub handshake_timeout: Duration,
-    /// Maximum number of TLS handshakes with clients per second.
+    /// Maximum number of TLS handshakes with clients per second; further ones wait.
     pub handshakes_per_second: u32,
 }
 

@@ -49,8 +49,8 @@ pub struct FleetSettings {
     /// The secret key by which all hosts of the fleet hash names of tenants and users into the same ids of
     /// token buckets.
     pub secret: [u64; 2],
-    /// Maximum number of users whose quotas this host counts with the fleet; 0 if users' quotas are not
-    /// shared.
+    /// Maximum number of users whose quotas this host counts with the fleet, those with the highest demand;
+    /// other users may spend an equal part of their quota on each host. 0 if users' quotas are not shared.
     pub users_max: usize,
 }
 
@@ -73,10 +73,11 @@ pub enum Ending {
     /// The reply of the fleet's store (Redis server with the counters of shared quotas) to the exchange was
     /// used.
     Answered,
-    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a second.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) came within a second,
+    /// or the connection to it failed.
     Lost,
-    /// The reply of the fleet's store (Redis server with the counters of shared quotas) was an error, or could
-    /// not be parsed.
+    /// The reply of the fleet's store (Redis server with the counters of shared quotas) was an error, could
+    /// not be parsed, or listed more hosts than a fleet may have.
     Refused,
 }
 
@@ -101,13 +102,13 @@ impl Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The host has not learned of other hosts of the fleet (weir processes that share quotas) since its
-    /// start, so it knows no totals yet.
+    /// start, so it knows no totals yet, and gives out a tenth of each quota.
     Starting,
     /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was
     /// answered.
     Connected,
-    /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was not
-    /// answered; the shares of quotas from the one before stay in force.
+    /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was lost or
+    /// refused; the shares of quotas from the last answer stay in force, for up to a minute.
     Away,
     /// No reply of the fleet's store (Redis server with the counters of shared quotas) has come for a minute,
     /// so the shares of quotas that it led to are no longer in force: this host gives out at most an even
@@ -158,7 +159,8 @@ struct Place {
 pub struct InheritedPart {
     /// The key of the quota's counter in the fleet's store (Redis server with the counters of shared quotas).
     pub key: String,
-    /// The id of the quota's bucket, which is that of this process only if users' quotas are shared.
+    /// The id of the quota's bucket. It is the id that this process uses only if users' quotas are shared,
+    /// since otherwise each process hashes names with a secret of its own.
     pub bucket: BucketId,
     /// The part of the quota that the process before this one gave out.
     pub part: Part,
@@ -527,8 +529,8 @@ impl FleetQuotas {
         self.apply(pools, now);
     }
 
-    /// Returns this host's parts of the shared quotas, of which a process that takes its clients over gives out
-    /// as much at first.
+    /// Returns this host's parts of the shared quotas, for the process that takes over from this one: it gives
+    /// out as much at first ([`Self::inherit`]).
     pub fn heritage(&self, now: Timestamp) -> Vec<InheritedPart> {
         let inherited = |(at, place): (usize, &Place)| InheritedPart {
             key: place.key.clone(),

@@ -16,7 +16,8 @@ pub struct Line {
     pub unix_ms: u64,
     /// The word for the kind of event that the line of the log is about.
     pub about: &'static str,
-    /// The text of the log line, cut at 400 characters (`JOURNAL_LINE_CHARS_MAX`).
+    /// The text of the log line, cut at 400 characters (`JOURNAL_LINE_CHARS_MAX`), with `...` if it is
+    /// longer.
     pub text: String,
 }
 

@@ -33,7 +33,7 @@ const LUMPS_GIVEN: u64 = 4;
 const PART_WHEN_ASKED: i64 = 8;
 
 /// The divisor for the most that the bucket of all tenants together may owe because requests cost more than
-/// their prices: a quarter of a second's quota.
+/// their estimated prices, which were taken on arrival: a quarter of a second's quota.
 const SURPRISE_PARTS: u64 = 4;
 
 /// The timing of reports from cores about their demand, and of grants (amounts of quota to spend) to them.

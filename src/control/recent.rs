@@ -45,7 +45,8 @@ pub struct Since {
     pub shards: Vec<ShardSince>,
     /// Distribution of the times that stores took for the replies that came in the interval, over all shards.
     pub service_times: Durations,
-    /// Usage of their quotas in the interval, of the tenants that sent requests in it.
+    /// Usage of their quotas in the interval, of the tenants that sent requests in it; empty if other quotas
+    /// were put in force since its start.
     pub tenants: Vec<(TenantId, UsageSum)>,
 }
 

@@ -41,7 +41,8 @@ struct Users {
     heavy: Vec<BucketId>,
 }
 
-/// The terms for users whose demand is not counted with the fleet (weir processes that share quotas).
+/// The terms for users whose demand is not counted with the fleet (weir processes that share quotas), because
+/// it is too low or other users' demand is higher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserTerms {
     /// The part of the quota of each such user (whose demand is not counted) that this process may give out.

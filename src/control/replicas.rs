@@ -12,7 +12,8 @@ use crate::shard::ReaderFigures;
 use crate::values::Timestamp;
 use crate::values::limits::REPLICA_LAG_MAX;
 
-/// Replication state of a cluster's replicas, as the control executor knows it.
+/// Replication state of a cluster's replicas, as last reported, from which the page `/cluster` and the
+/// metrics are made.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaFacts {
     /// True if the store is a cluster, and reads from replicas are not switched off.

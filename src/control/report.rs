@@ -27,8 +27,8 @@ pub struct ShardReport {
     pub links_open: usize,
     /// The numbers of connections to backends that clients have to themselves, by use.
     pub private_links: PrivateFigures,
-    /// The numbers of patterns of channels, and of key prefixes for tracking, that the shard's clients have
-    /// at stores.
+    /// The numbers of places that the shard's clients take at stores with patterns of channels, and with key
+    /// prefixes for tracking: one for each, or several for one that is slow to compare.
     pub filters: [usize; 2],
     /// The number of the shard's clients that are subscribed to channels.
     pub subscribers: usize,

@@ -41,7 +41,8 @@ fn tag_of(key: &[u8]) -> &[u8] {
     if has_brace(key) { tag_within(key) } else { key }
 }
 
-/// True if a key contains `{`. Most keys do not, so eight bytes are looked at together.
+/// True if a key contains `{`, so that it may have a hash tag (the part in braces, which alone decides the
+/// slot). Most keys do not, so eight bytes are looked at together.
 fn has_brace(key: &[u8]) -> bool {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let (chunks, rest) = key.as_chunks::<8>();

@@ -108,9 +108,10 @@ impl Env {
         }
     }
 
-    /// Records that a reply is being received from a store over a connection, so that large ones do not take
-    /// too much memory together. `part` has the number of bytes received, and of those that the store has
-    /// announced besides.
+    /// Records that a reply is being received from a store over a connection, given by its id and the number
+    /// that tells its successive sockets apart. Large replies must not take too much memory together: if they
+    /// do, actions for the runtime pause the reading of some connections. `part` has the number of bytes
+    /// received, and of those that the store has announced besides.
     pub fn handle_reply_part(&mut self, connection: (ConnectionId, u32), part: (usize, usize)) {
         let paused = self.large_replies.handle_part(connection, part, &mut self.actions);
         if paused > 0 {
@@ -118,7 +119,8 @@ impl Env {
         }
     }
 
-    /// Records that a reply has been received to its end over a connection, or will not be.
+    /// Records that a reply has been received to its end over a connection, or will not be. Connections whose
+    /// reading was paused for want of room are read again as far as there is room now.
     #[inline]
     pub fn handle_reply_end(&mut self, connection: (ConnectionId, u32)) {
         if !self.large_replies.is_empty() {

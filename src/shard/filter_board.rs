@@ -74,7 +74,8 @@ pub struct FilterBoard {
 #[derive(Debug)]
 pub struct FilterPlace {
     board: Arc<FilterBoard>,
-    /// The number in the id of the tenant whose clients have the filter; new quotas may change it.
+    /// The id (`TenantId`) of the tenant whose clients have the filter, as a number; it changes when new
+    /// quotas give the tenant another id.
     tenant: AtomicU16,
     kind: FilterKind,
     places: u32,

@@ -207,9 +207,10 @@ impl Gathers {
     }
 
     /// Adds the reply (`message`) to one part of the request with this index; `outcome` has the part's
-    /// measurements. With the last part, joins all replies but those of the parts in `left_out` into one; an
-    /// array of values of more than `bytes_max` bytes is replaced by an error. If there are very many values,
-    /// the caller joins them later instead ([`Arrival::Complete`]).
+    /// measurements. With the last part, joins all replies into one, without those of the parts in `left_out`
+    /// (refused by nodes in whose place other nodes will be asked); an array of values of more than
+    /// `bytes_max` bytes is replaced by an error. If there are very many values, the caller joins them later
+    /// instead ([`Arrival::Complete`]).
     pub fn part_arrived(
         &mut self,
         index: u32,
@@ -244,11 +245,11 @@ impl Gathers {
         Arrival::Joined { reply, waited, settlement }
     }
 
-    /// Joins up to 4,096 more values into the array that answers the request with this index (such as an
-    /// `MGET`), all of whose parts have replied. Once all values are joined, removes the request, and returns
-    /// the array, the bytes of memory that the tables and the earlier replies took until then, and those of the last
-    /// reply. None while values are left, and if no request has this index. An array of more than `bytes_max` bytes is replaced
-    /// by an error.
+    /// Joins up to 4,096 more values into the array that answers the request with this index (such as an `MGET`), all
+    /// of whose parts have replied. Once all values are joined, removes the request, and returns the array, the bytes
+    /// of memory that the tables and the earlier replies took until then, and those of the last reply. None while
+    /// values are left, and if no request has this index. An array of more than `bytes_max` bytes is replaced by an
+    /// error.
     pub fn go_on_joining(
         &mut self,
         index: u32,

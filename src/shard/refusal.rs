@@ -203,7 +203,7 @@ const RETRY_STRAINED: Duration = Duration::from_secs(1);
 /// moves.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
 /// Time after which a client may try again when all private links (connections to stores that one client has
-/// to itself) are in use.
+/// to itself), or all places for channels that clients share, are in use.
 const RETRY_NO_LINK: Duration = Duration::from_secs(1);
 /// Time after which a client may try again when a buffer of weir (such as a batch for another core) was full.
 const RETRY_WHEN_FULL: Duration = Duration::from_millis(10);

@@ -27,7 +27,7 @@ use crate::values::{MicroUnits, ShardId, UNIT, Weights};
 pub struct BackendSettings {
     /// Address of the backend, as refusals and metrics name it.
     pub name: String,
-    /// Credentials that weir logs in with: user name (if any) and password.
+    /// Credentials that weir logs in with: user name (if any) and password. None if it does not log in.
     pub credentials: Option<(Option<String>, String)>,
 }
 
@@ -62,7 +62,7 @@ pub struct ShardSettings {
     /// requests share the usual connections.
     pub heavy_links: u16,
     /// The largest number of private links (connections to stores that one client has to itself) of this
-    /// core. With 0, commands that need one are refused.
+    /// core. Commands that need a further one are refused; with 0, all that need one.
     pub private_links_max: usize,
     /// Number of databases of each backend that clients may select, 1 to 256.
     pub databases: u16,
@@ -78,7 +78,8 @@ pub struct ShardSettings {
     /// Time without a byte received from a client after which it is closed, unless a reply is owed to it;
     /// None means never.
     pub idle_timeout: Option<Duration>,
-    /// Time after which a client is closed that accepts no bytes of the replies that wait for it.
+    /// Time after which a client is closed that has not accepted all of one send, of at most 1 MiB of the
+    /// replies that wait for it.
     pub send_timeout: Duration,
     /// Time without any bytes after which a backend connection that owes a reply is given up.
     pub reply_timeout: Duration,
@@ -145,9 +146,10 @@ pub struct HotSettings {
     /// Time for which a reply is kept while its store reports changes of its key; None if stores are not
     /// asked to report them.
     pub tracked_ttl: Option<Duration>,
-    /// The largest number of replies to reads of hot keys that a core keeps.
+    /// The largest number of replies to reads of hot keys that a core keeps; further ones are not kept.
     pub entries_max: usize,
-    /// The largest number of bytes that the kept replies (those held in memory) of a core may have.
+    /// The largest number of bytes that the kept replies (those held in memory) of a core may have; further
+    /// replies are not kept.
     pub bytes_max: usize,
     /// Rates of requests for a key, per second, at which the key's home core (the core through which its
     /// requests pass) lends another core copies of its replies: the rate from all other cores together, and
@@ -210,7 +212,7 @@ pub struct OverloadSettings {
     /// True if fewer expensive requests may be in flight while replies to cheap ones come late.
     pub heavy_yields: bool,
     /// The largest number of this core's requests that may wait in front of each backend, and of their bytes
-    /// in front of all backends together.
+    /// in front of all backends together. Further requests are refused, or push out less important ones.
     pub queue_limit: Held,
     /// Times by which a request in a queue counts as too old: the limit while its tier (importance) is
     /// overloaded, and the interval whose multiples decide otherwise.
@@ -310,7 +312,8 @@ impl Default for AdmissionSettings {
 pub struct ClientLimits {
     /// Time after which a client that has not logged in is closed; None means never.
     pub login_timeout: Option<Duration>,
-    /// Number of bytes of memory that all clients of all shards together may hold.
+    /// Number of bytes of memory that all clients of all shards together may hold; above it, the largest
+    /// clients are closed.
     pub bytes_max: usize,
     /// Counts of each tenant's connections (seats) over all shards, with their limits.
     pub seats: Seats,
@@ -327,7 +330,8 @@ pub struct ClientLimits {
     /// stores have acknowledged earlier subscriptions; zero if it does not wait.
     pub publish_wait: Duration,
     /// Maximum numbers of channels and of patterns for which one core, as their home core (the one that
-    /// subscribes for the clients of all cores), has one subscription for all clients.
+    /// subscribes for the clients of all cores), has one subscription for all clients. Subscriptions to
+    /// further ones are refused.
     pub shared_channels_max: [usize; 2],
     /// Bytes of messages that may wait for one subscriber; a subscriber with more is closed.
     pub subscriber_bytes_max: usize,

@@ -35,15 +35,15 @@ impl SharedNumbers {
         }
     }
 
-    /// Returns the numbers of this process's subscriptions to a channel by its name, without those by
-    /// patterns that match it.
+    /// Returns how many connections of this process are subscribed to a channel by its name, and on behalf of
+    /// how many clients; without subscriptions to patterns that match the name. Zeros if there are none.
     pub fn of_channel(&self, channel: &[u8]) -> OwnNumbers {
         self.channels.get(channel).copied().unwrap_or_default()
     }
 
-    /// Returns the numbers of this process's subscriptions that a message to a channel reaches, by the
-    /// channel's name and by patterns. After 262,144 steps of matching, the patterns that are left count as
-    /// not matching.
+    /// Returns how many subscriptions of this process's connections a message to a channel reaches, by the
+    /// channel's name and by patterns, and on behalf of how many clients. After 262,144 steps of matching,
+    /// the patterns that are left count as not matching.
     pub fn of_message(&self, channel: &[u8]) -> OwnNumbers {
         let mut steps = PATTERN_STEPS_MAX;
         let matching = self.patterns.iter().filter(|(pattern, _)| matches(pattern, channel, &mut steps));

@@ -29,14 +29,17 @@ const ANY: u16 = 0;
 
 type Row = [Cell; CELLS as usize];
 
-/// The number of bits in which a cell counts unacknowledged subscriptions of one generation.
+/// The number of bits in which a cell counts unacknowledged subscriptions of one generation (those that began
+/// between two changes of the cell's number).
 const COUNT_BITS: u32 = 24;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 /// The position of the lowest bit of the number of the current generation in a cell, above the two counts.
 const GENERATION_AT: u32 = 2 * COUNT_BITS;
 
 /// Unacknowledged subscriptions of the current generation and of the one before it: two counts, of even and of
-/// odd generations, and the number of the current generation (which wraps around).
+/// odd generations, and the number of the current generation (which wraps around). A message waits for its
+/// generation and the one before; the next generation begins meanwhile, so that later subscriptions do not
+/// delay it.
 #[derive(Debug, Default)]
 struct Cell(AtomicU64);
 

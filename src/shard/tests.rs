@@ -882,8 +882,8 @@ struct Sent {
 /// with.
 struct Rig {
     shards: Vec<Shard>,
-    /// The amount, in micro-units, that the quota pools grant a core beyond what it spent, and true if the
-    /// pools have nothing left after that.
+    /// The amount, in millionths of a request unit, that the quota pools grant a core beyond what it spent,
+    /// and true if the pools have nothing left after that.
     pools: (i64, bool),
     /// The reports of shards to the quota pools, about demand and usage.
     reports: Vec<Report>,

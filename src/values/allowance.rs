@@ -173,8 +173,8 @@ pub struct Demand {
     /// by default) that ends with this report; 0 in a report sent within a period, so that no request is
     /// counted twice.
     pub asked: MicroUnits,
-    /// Amount that the core spent from the bucket since its last report; negative where corrections of
-    /// estimated prices gave back more than was spent.
+    /// Amount that the core spent from the bucket since its last report, in millionths of a request unit;
+    /// negative where corrections of estimated prices gave back more than was spent.
     pub spent: i64,
     /// Part of `spent` by which requests cost more than the prices that were taken on their arrival. Set only
     /// for the bucket of all tenants together, else 0.

@@ -34,8 +34,8 @@ impl FormerTenants {
         &self.now[0]
     }
 
-    /// Returns the ids of today by those of the version that is `age` versions older than the one in force, at
-    /// least 1; None if that version is no longer kept.
+    /// Returns, by the tenant ids of the version that is `age` versions older than the one in force, the
+    /// present ids (None for tenants that are gone). None if that version is no longer kept, or `age` is 0.
     pub fn since(&self, age: u64) -> Option<&[Option<TenantId>]> {
         let index = usize::try_from(age.checked_sub(1)?).ok()?;
         self.now.get(index).map(Vec::as_slice)

@@ -276,8 +276,9 @@ impl Quotas {
         Some(SignedIn { tenant: id, user })
     }
 
-    /// Returns the name of the only tenant with that password; `None` if there is none, or more than one.
-    /// Compares with all tenants' passwords, so that the time does not depend on which one matches.
+    /// Returns the name of the only tenant with that password, for a login over HTTP that gives no name;
+    /// `None` if there is none, or more than one. Compares with all tenants' passwords, so that the time does
+    /// not depend on which one matches.
     pub fn only_tenant_with(&self, password: &[u8]) -> Option<&str> {
         if password.len() > PASSWORD_BYTES_MAX {
             return None;
@@ -329,7 +330,8 @@ impl Tenant {
         }
     }
 
-    /// Returns the prefixes of the channels that the tenant may use; an empty list means all channels.
+    /// Returns the prefixes of the channels that the tenant may use: its list for channels or, if that is
+    /// empty, the prefixes of its keys. An empty result means all channels.
     pub fn channel_prefixes(&self) -> &[String] {
         if self.channels.is_empty() { &self.keys } else { &self.channels }
     }

@@ -155,9 +155,11 @@ impl Breaker {
         is_error || !health.is_quiet()
     }
 
-    /// Records a backend's reply, with its text if it is an error: ends the trial (whether an ejected backend
-    /// is healthy again) if it answers the trial request, and ejects the backend after too many failures.
-    /// `late` is the delay of this core itself. `request` is the record of the request.
+    /// Records a backend's reply to `request`; `error` is its text if it is an error. Only errors which say
+    /// that the backend is unavailable (such as LOADING) are failures, and not those of scripts. Ends the
+    /// trial (whether an ejected backend is healthy again) if the reply answers the trial request, and ejects
+    /// the backend after too many failures. `late` is the delay of this core itself. Does nothing if the
+    /// breaker is off.
     #[cold]
     pub fn record_reply(
         &mut self,
@@ -202,7 +204,8 @@ impl Breaker {
     }
 
     /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if
-    /// requests were unanswered (`pending`) on it. `reason` is the word for logs.
+    /// requests were unanswered (`pending`) on it; a trial request among them has failed. `reason` is the
+    /// word for logs; reasons which say that another backend does the work (`ELSEWHERE`) do not count.
     pub fn record_loss(
         &mut self,
         env: &mut Env,
@@ -296,8 +299,9 @@ impl Breaker {
         self.gates.push_back((backend, Gate::Open));
     }
 
-    /// Decides about a request to an ejected or returning backend. While the backend is ejected (taken out of
-    /// use), requests of class `Control` pass all the same.
+    /// Decides about a request to an ejected (taken out of use) or returning backend. While it is ejected,
+    /// requests of class `Control` pass, one request at a time is the trial once that is due, and all others
+    /// are refused. While it returns, critical requests pass, and a growing part of the others.
     #[cold]
     pub fn check(&mut self, env: &mut Env, envelope: &Envelope, now: Now) -> Pass {
         let (backend, place) = (envelope.route.backend, usize::from(envelope.route.backend.0));
@@ -358,7 +362,8 @@ impl Breaker {
     }
 
     /// Ends the trial of an ejected backend (one taken out of use): the trial request was answered after
-    /// `took`, or failed (None). Returns the backend to service, gradually or at once, or ejects it again.
+    /// `took`, or failed (None). Returns the backend to service, gradually or at once, or ejects it again if
+    /// the trial failed or took too long.
     fn end_trial(&mut self, env: &mut Env, backend: BackendId, took: Option<Duration>, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -484,7 +489,8 @@ impl Breaker {
     }
 }
 
-/// Figures of the stores in full service, sorted once for all comparisons of one check.
+/// Figures of the stores in full service (neither ejected nor returning), sorted once for all comparisons of
+/// one check.
 struct Figures {
     /// Indices of the stores in full service, in ascending order.
     stores: Vec<usize>,
@@ -516,7 +522,9 @@ impl Times {
 }
 
 impl Figures {
-    /// Sorts the `rates` (replies per second) of the stores in full service.
+    /// Sorts the stores in full service by their reply rates. `rates` has for each store its replies per
+    /// second to all cores: in about the last second, which alone counts here, and some seconds ago (None if
+    /// unknown).
     fn new(env: &Env, rates: &[(f64, Option<f64>)]) -> Self {
         let board = &env.settings.overload.health;
         let is_well = |store: &usize| board.standing(*store).stage == Stage::Well;

@@ -189,9 +189,9 @@ impl Readers {
         self.figures_of(backend).is_out = false;
     }
 
-    /// Chooses the node for a read that a replica may answer; None if no replica is fit, so that the slot's
-    /// owner gets it. `offer` returns the number of requests in flight at a node, and None if it can take
-    /// no read now. `home` is the route to the slot's owner.
+    /// Chooses the node for a read that a replica may answer; None, so that the slot's owner gets it, if the
+    /// slot is moving or no replica is fit. `offer` returns the number of requests in flight at a node, and
+    /// None if it can take no read now. `home` is the route to the slot's owner.
     pub fn choose(
         &mut self,
         slots: &Slots,
@@ -245,9 +245,10 @@ impl Readers {
         }
     }
 
-    /// Records the reply of a replica (`backend`) to a read: its response time, or its failure. `doubt` says
-    /// why the reply may be wrong; `late` is the delay of this core itself, for which the replica is not
-    /// blamed. `request` is the record of the read.
+    /// Records the reply of a replica (`backend`) to a read: its response time, or a failure if it says that
+    /// it cannot serve reads now; other errors are not recorded. `doubt` says why the reply may be wrong;
+    /// `late` is the delay of this core itself, for which the replica is not blamed. `request` is the record
+    /// of the read.
     fn record_replica(
         &mut self,
         (backend, request): (BackendId, &InFlight),
@@ -279,10 +280,11 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`,
-    /// to the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the
-    /// reply is an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if
-    /// the client gets the reply. `request` is the record of the read, which was sent over `connection`.
+    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to
+    /// the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply
+    /// is an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if the
+    /// client gets the reply, or was answered before. `request` is the record of the read, which was sent
+    /// over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,

@@ -178,9 +178,9 @@ pub struct Refused {
     sender: BackendId,
 }
 
-/// Conditions under which a refused request is sent again: to the node that an ASK named (`ask`), once a
-/// new map confirms the refusal (`doubted`), or when the node works again, else with its error to the
-/// client (`words`).
+/// Conditions under which a refused request is sent again: to the node that an ASK named (`ask`), once a new
+/// map confirms the refusal (`doubted`), or once a node that is down works again. `words` is the error of
+/// that node, which the client gets if the request cannot be sent in time.
 #[derive(Debug, Default)]
 struct Until {
     ask: Option<(BackendId, Timestamp)>,
@@ -389,7 +389,8 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
-    /// True if requests for the slot are held back because it is moving, even if none waits now.
+    /// True if requests for the slot are held back, because it is moving or its node is down, even if none
+    /// waits now.
     pub fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }

@@ -25,10 +25,12 @@ use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 /// shared fetch, or too many came while a write was in flight; also the time for which a reply is not kept
 /// that was too large.
 const PAUSE: Duration = Duration::from_secs(10);
-/// The period over which weir measures how many of a key's reads are answered from memory.
+/// The period over which weir measures how many of a key's reads are answered from memory or by a shared
+/// fetch, after which it decides whether to keep replies of the key.
 const TRIAL: Duration = Duration::from_secs(1);
 /// The least number of reads of a key in one second (`TRIAL`) by which weir decides to keep no replies of the
-/// key for a while. Fewer reads show too little of the share that is answered from memory.
+/// key for a while (`PAUSE`). Fewer reads show too little of the share that are answered from memory or by a
+/// shared fetch.
 const TRIAL_READS: u64 = 50;
 /// The least time before the expiry of a kept reply (one held in memory) at which it is fetched again. Twice
 /// the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's
@@ -691,9 +693,10 @@ impl Entry {
         }
     }
 
-    /// Handles a fetched reply. Keeps it unless it is too large, its key was written meanwhile, or another
-    /// core may have seen a later reply to the same read. Returns the counter for the result. `told` is the
-    /// digest of the reply, and `fits` says that it is not too large.
+    /// Handles a fetched reply. Keeps it unless that was ruled out when the fetch was sent, the reply is an
+    /// error, too large or about to expire, its key was written meanwhile, or another core may have seen a
+    /// later reply to the same read. Returns the counter for the result. `told` is the digest of the reply,
+    /// and `fits` says that this core has room for it.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
@@ -979,8 +982,8 @@ impl Kept {
 pub struct Stale<'a>(&'a Kept);
 
 impl Stale<'_> {
-    /// True if the reply may be sent to a tenant that accepts replies `longer` after their expiry. False if
-    /// `longer` is zero.
+    /// True if the reply may be sent to a tenant that accepts replies `longer` after their expiry: it expired
+    /// no longer ago, and its key was not written since. False if `longer` is zero.
     pub fn is_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         !longer.is_zero() && self.0.is_good_for(longer, versions, now)
     }

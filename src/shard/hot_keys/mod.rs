@@ -667,8 +667,11 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request (`frame`) for several keys whose home is this core. Each hot key among them is
-    /// treated like the key of a request that has only one. Returns what the caller does with the request.
+    /// Handles a request (`frame`) for several keys whose home is this core; it goes to the store, and
+    /// neither gets a kept reply nor joins a fetch. Sends earlier requests of its connection for its hot
+    /// keys, which wait or are held back, before it; if it writes, makes the kept replies of these keys
+    /// invalid. Refuses it if one of them is written more often than permitted. A write whose keys cannot be
+    /// parsed counts as one of all keys of its store.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
         if self.known == 0 {
             return Meeting::Passes;
@@ -804,7 +807,8 @@ impl HotKeyStage {
     /// write, changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
     /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
     /// [`Self::end_writes`] when the message is answered, or to [`Self::put_off_writes`] when it is lost; and the
-    /// reads in the message, which the caller passes to [`Self::compare_read`] with the reply.
+    /// reads in the message, which the caller passes to [`Self::compare_read`] with the reply. Both are empty if
+    /// the handling of hot keys is off.
     pub fn begin_elsewhere(
         &self,
         env: &Env,
@@ -990,8 +994,8 @@ impl HotKeyStage {
     }
 
     /// Handles a reply that is sent from this core, or has come to its client's core: the request is no
-    /// longer in flight. Returns kept values to send instead, if the store is unavailable and the tenant
-    /// accepts old replies; else None.
+    /// longer in flight. For an `MGET` that failed because the store is unavailable, returns kept values to
+    /// send instead, if the tenant accepts expired replies; else None.
     #[inline]
     pub fn handle_reply(
         &mut self,
@@ -1117,9 +1121,9 @@ impl HotKeyStage {
         });
     }
 
-    /// Handles the reply to a fetch (shared read of a hot key), or its failure. Returns the reads that the
-    /// reply is for; None for the reply to a command sent before the fetch (`PTTL`, `HPTTL`), and for an
-    /// unknown fetch.
+    /// Handles the reply to a fetch (shared read of a hot key), or its failure, after which it may be sent
+    /// once more. Returns the reads that the reply is for; None for the reply to a command sent before the
+    /// fetch (`PTTL`, `HPTTL`), and for an unknown fetch.
     pub fn land(
         &mut self,
         env: &mut Env,

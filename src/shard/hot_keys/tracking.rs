@@ -207,7 +207,7 @@ impl Tracking {
 
     /// Records that a tracker (the connection on which a store reports changes of keys) was lost; the caller
     /// stops trusting the replies that depend on its reports. A new tracker is opened when a key is next to be
-    /// registered, but not before a pause is over.
+    /// registered, or while keys of the store are hot, but not before a pause of 250 ms to a minute is over.
     pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         let was_settled = matches!(tracker.state, State::Tracks(since) if now.since(since) >= SETTLED);

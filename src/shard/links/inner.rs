@@ -116,8 +116,9 @@ impl Link {
 }
 
 impl Links {
-    /// Records an error reply from a weir; `end` is its last part. A refusal is marked, so that its time does
-    /// not count as the store's. After the refusal of a tier (importance), no tier is passed on again.
+    /// Records an error reply from a weir; `end` has the bytes of it that came last, after those kept of the
+    /// connection's incomplete reply. A refusal is marked, so that its time does not count as the store's.
+    /// After the refusal of a tier (importance), no tier is passed on again.
     #[cold]
     pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];

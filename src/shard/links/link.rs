@@ -203,9 +203,9 @@ impl Link {
         self.is_turned_away = false;
     }
 
-    /// Takes the next bytes to send: of the greeting (the requests that open the connection) while it is
-    /// greeted, of clients' requests once it is open. Records that requests were handed to the socket, so that
-    /// replies to them may come.
+    /// Takes the next bytes to send, None if there are none: of the greeting (the requests that open the
+    /// connection) while it is greeted, of clients' requests once it is open. Records that requests were
+    /// handed to the socket, so that replies to them may come.
     pub fn take_output(&mut self) -> Option<Segment> {
         let (segment, owed) = match self.state {
             LinkState::Open => (self.output.take(), self.pending.len()),
@@ -291,9 +291,9 @@ impl Link {
         self.missing().min(bytes_max.saturating_sub(self.partial.len()))
     }
 
-    /// Records the reply to one request of a transaction before its `EXEC`; `kind` is the reply's first
-    /// byte, `end` its last part. The first error is kept, up to 512 bytes of it, until the next `MULTI` is
-    /// answered.
+    /// Records the reply to one request of a transaction before its `EXEC`; `kind` is the reply's first byte,
+    /// and `end` has the bytes of it that came last, after those in `partial`. The first error is kept, up to
+    /// 512 bytes of it, until the next `MULTI` is answered or [`Self::reasoned_abort`] takes it.
     pub fn record_step(&mut self, kind: u8, end: &[u8]) {
         let whole = whole(&self.partial, end);
         if kind == b'+' && *whole == *b"+OK\r\n" {
@@ -305,9 +305,10 @@ impl Link {
         }
     }
 
-    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last part is `end`: it
-    /// contains the error of the request for which the transaction was aborted. None if the store's reply
-    /// contains one already, or does not say that a transaction was aborted.
+    /// Returns the error that a client gets in place of `EXEC`'s reply, whose last bytes are `end` (earlier
+    /// ones are in `partial`): it contains the error, taken from this connection, of the request for which
+    /// the transaction was aborted. None if no error is kept, or if the store's reply contains one already or
+    /// does not say that a transaction was aborted.
     pub fn reasoned_abort(&mut self, end: &[u8]) -> Option<Vec<u8>> {
         let step_error = self.step_error.take()?;
         reasoned_abort(&whole(&self.partial, end), &step_error)
@@ -323,7 +324,8 @@ impl Link {
         owed.map(|since| since.max(self.heard_at))
     }
 
-    /// Returns the number of bytes of the reply whose last part is `end`, with those that were dropped.
+    /// Returns the number of bytes of the reply whose last bytes are `end`: with those kept in `partial`, and
+    /// those that were dropped.
     pub fn reply_bytes(&self, end: &[u8]) -> u64 {
         self.let_go.saturating_add((self.partial.len() + end.len()) as u64)
     }

@@ -83,8 +83,8 @@ impl Links {
         Some(pending)
     }
 
-    /// Records that the whole reply to a request has been received, and returns the data on it. `end` is the
-    /// last part of the reply, `kind` its first byte.
+    /// Records that the whole reply to a request has been received, and returns the data on it. `kind` is the
+    /// reply's first byte, and `end` has the bytes of it that came last, after those kept before.
     #[inline]
     pub fn finish(&mut self, connection: ConnectionId, kind: u8, end: &[u8]) -> Finished {
         let link = &mut self.connections[connection.0 as usize];
@@ -134,7 +134,8 @@ impl Links {
 
     /// Drops the reply to the oldest unanswered fence (`CLIENT KILL` for a connection that weir gave up),
     /// which is lifted. If the store can carry out nothing at present, the fence stays, and is sent again
-    /// before the next request on the connection. `kind` is the reply's first byte, `end` its last part.
+    /// before the next request on the connection. `kind` is the reply's first byte, and `end` has the bytes
+    /// of it that came last.
     pub fn swallow_fence(&mut self, env: &mut Env, connection: ConnectionId, kind: u8, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
         let is_refused = kind == b'-' && is_not_ready(&whole(&link.partial, end));

@@ -91,7 +91,9 @@ pub struct Bulkhead {
     /// The number of requests in flight from which on each further request is checked more closely by
     /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
-    /// The longest response time expected of the backend, with however many requests in flight, in nanoseconds.
+    /// The longest response time expected of the backend, with however many requests in flight, in
+    /// nanoseconds; 0 if unknown. A request whose deadline is later than that can be sent without a closer
+    /// check.
     longest_nanos: u64,
     /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
     /// backend does not count as stalled.
@@ -273,9 +275,9 @@ impl Bulkhead {
     }
 
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
-    /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in
-    /// flight. Returns whether fewer may than before. `all_in_flight` is the number of all cores' expensive requests in
-    /// flight.
+    /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in flight.
+    /// Returns whether fewer may than before. `cheap` is None if no reply to a cheap request came within a second;
+    /// `all_in_flight` is the number of all cores' expensive requests in flight.
     pub fn yield_to(&mut self, cheap: Option<Cheap>, all_in_flight: u32, now: Timestamp) -> bool {
         let work = self.window.base() * all_in_flight;
         let waits = !self.is_empty();
@@ -335,7 +337,8 @@ impl Bulkhead {
 
     /// Checks whether the backend has stalled: requests are in flight, and it was silent for too long (250 ms
     /// or four median response times, whichever is longer; 1 s before its first reply). Nothing more is sent
-    /// to it then. True only in the call that finds the stall.
+    /// to it then. True only in the call that finds the stall; never unless windows are on, nor for expensive
+    /// requests.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         // Before the first reply the backend may be far away, so more time is granted.
         let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
@@ -717,7 +720,7 @@ pub struct Figures {
     pub window: usize,
     /// The number, cost and bytes of the requests that wait in the queue.
     pub held: Held,
-    /// The time for which the oldest request in the queue has waited.
+    /// The time for which the oldest request in the queue has waited; zero if none waits.
     pub age: Duration,
     /// The backend's response time with few requests in flight, against which its present times are compared.
     pub base: Duration,

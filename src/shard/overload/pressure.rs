@@ -133,7 +133,7 @@ impl Overload {
 
     /// Compares recent response times with usual ones, for each backend with traffic, and publishes the
     /// shedding level (which requests are refused or cost more) that follows (0 to 3) to other cores. Logs
-    /// changes of the level.
+    /// changes of the level. Does nothing if shedding is off.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
             return;

@@ -194,14 +194,16 @@ impl Overload {
     }
 
     /// Ends a turn (pass of the shard's loop) for a bulkhead (window and queue) and publishes its load to
-    /// other cores. True if no request waits in it, so that it need not be handled in the next turn.
+    /// other cores. True if it need not be handled in the next turn: no request waits in it, and its backend
+    /// is not stalled.
     pub fn end_turn(&mut self, settings: &ShardSettings, index: usize) -> bool {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }
 
     /// Marks a bulkhead (window and queue) as stalled if its backend has been silent for too long with
     /// requests in flight (250 ms or four median response times, whichever is longer): nothing more is sent
-    /// to it then. True only in the call that finds the stall.
+    /// to it then. True only in the call that finds the stall; never unless windows are on, nor for expensive
+    /// requests.
     pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
         let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
         if has_stalled {

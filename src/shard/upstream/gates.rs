@@ -16,9 +16,11 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
-    /// Passes a backend's reply to a client's request to the breaker. Replies count as good unless they are
-    /// errors; nothing more is done with them while the backend has not failed lately. `request` is the
-    /// record of the request, `kind` the reply's type byte, and `end` the last part of the reply.
+    /// Passes a backend's reply to a client's request to the breaker. Only an error which says that the
+    /// backend is unavailable (such as LOADING) counts as a failure; any other reply is an answer, with which
+    /// nothing more is done while the backend has not failed lately. Replies of replicas are only counted.
+    /// `request` is the record of the request, `kind` the reply's first byte, and `end` has the bytes of it
+    /// that came last.
     #[inline]
     pub(super) fn record_health(
         &mut self,
@@ -52,9 +54,10 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this
-    /// `reason`; the breaker may eject the backend. A connection that was closed because the store refuses
-    /// its database, the login or the RESP version does not count against the backend. Does nothing for connections to replicas.
+    /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this `reason`;
+    /// the breaker may eject (take out of use) the backend. A connection that was closed because the store refuses its
+    /// database, the login or the RESP version does not count against the backend. Does nothing for connections to
+    /// replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,

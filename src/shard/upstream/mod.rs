@@ -122,7 +122,7 @@ impl Upstream {
         self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
     }
 
-    /// True while requests of a slot are held back because the slot changes its owner.
+    /// True while requests of a slot are held back because the slot changes its owner, or its node is down.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.cluster.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }

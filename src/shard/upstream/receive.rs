@@ -128,9 +128,9 @@ impl Upstream {
         self.handle_heard(backend, now.monotonic);
     }
 
-    /// Handles one complete reply of a backend, of which `end` is the last part and `scanned` has the type
-    /// and size: finds the request that it answers, and passes it on, drops it, or has the request sent
-    /// again.
+    /// Handles one complete reply of a backend, of which `end` has the bytes that came last (earlier ones are
+    /// kept in the connection), and `scanned` the type and size: finds the request that it answers, and
+    /// passes it on, drops it, or has the request sent again.
     #[inline]
     fn take_whole(
         &mut self,
@@ -177,9 +177,9 @@ impl Upstream {
         }
     }
 
-    /// Looks at an error reply, whose last part is `end`: if the backend is a weir too, records whether it
-    /// refused the request; if it is a plain store that has become a replica, has its connections opened
-    /// anew.
+    /// Looks at an error reply, of which `end` has the bytes that came last: if the backend is a weir too,
+    /// records whether it refused the request; if it is a plain store that has become a replica, has its
+    /// connections opened anew.
     #[cold]
     fn record_error(&mut self, connection: ConnectionId, end: &[u8], now: Now) {
         let link = self.links.at(connection);
@@ -190,9 +190,10 @@ impl Upstream {
         }
     }
 
-    /// Drops the reply (first byte `kind`, last part `end`) to a request that weir has answered already.
-    /// Tells the core of its client the measurements (`outcome`), from which the rest of the price follows,
-    /// and that the request cannot take effect any more. `request` is the record of the request.
+    /// Drops the reply to a request that weir has answered already. `kind` is the reply's first byte, and
+    /// `end` has the bytes of it that came last. Tells the core of its client the measurements (`outcome`),
+    /// from which the rest of the price follows, and that the request cannot take effect any more. `request`
+    /// is the record of the request.
     #[cold]
     fn drop_reply(
         &mut self,
@@ -227,7 +228,7 @@ impl Upstream {
     }
 
     /// Records the time that a backend took for its reply to a request. Returns the measurements from which the
-    /// request's price follows; `end` is the last part of the reply.
+    /// request's price follows; `end` has the bytes of the reply that came last.
     #[expect(clippy::inline_always, reason = "every reply: a call would be a third of it")]
     #[inline(always)]
     fn measured(
@@ -256,8 +257,8 @@ impl Upstream {
         Outcome::served((bytes, rows), (took_micros, slowness_micros), busy_micros)
     }
 
-    /// Passes on one complete reply of a backend. `to` is the address of the reply, `outcome` its measurements, `end`
-    /// its last part and `kind` its first byte.
+    /// Passes on one complete reply of a backend. `to` is the address of the reply, `outcome` its measurements, and
+    /// `kind` its first byte; `end` has the bytes of it that came last.
     #[inline]
     fn take_reply(
         &mut self,
@@ -276,8 +277,8 @@ impl Upstream {
         }
     }
 
-    /// Passes on a reply in place of which the client gets the error `abort`, or else that came in several parts, of
-    /// which `end` is the last. `to` is the address of the reply, `outcome` its measurements.
+    /// Passes on a reply in place of which the client gets the error `abort`, or else (None) a reply that came in
+    /// several parts, of which `end` is the last. `to` is the address of the reply, `outcome` its measurements.
     #[inline(never)]
     fn take_unusual(
         &mut self,

@@ -152,10 +152,11 @@ impl Upstream {
             .all(|(connection, link)| link.has_room() && slots.is_none_or(|slots| slots.has_room(connection)))
     }
 
-    /// Marks as stalled each bulkhead (window and queue) with requests in flight whose backend has been
-    /// silent for 250 ms or four median response times, whichever is longer (1 s before its first reply):
-    /// nothing more is sent to the backend, and new requests for it are refused. Then publishes the load of
-    /// each bulkhead to other cores. Called with the regular checks, about every 100 ms.
+    /// Marks as stalled each bulkhead (window and queue) for usual requests with requests in flight whose
+    /// backend has been silent for 250 ms or four median response times, whichever is longer (1 s before its
+    /// first reply): nothing more is sent to the backend, and new requests for it are refused. Marks none
+    /// unless windows are on. Then publishes the load of each bulkhead to other cores. Called with the
+    /// regular checks, about every 100 ms.
     pub fn find_stalls(&mut self, settings: &ShardSettings, now: Now) {
         self.begin_turn(now);
         for index in 0..self.overload.len() {
