@@ -73,7 +73,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4
 /// First and longest pause after an ejection (taking out of use) of a store for failed connections alone, in
 /// which all requests to it are refused.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
-/// Time after which a trial request without an answer is given up.
+/// Time after which a trial request without an answer is given up, so that another one may be sent.
 const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
@@ -315,7 +315,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if this core has seen no failure of the store since the last reply that was not a failure.
+    /// True if this core has seen no failure of the store since the last reply that was not a failure or
+    /// since the store was last ejected or came back.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0

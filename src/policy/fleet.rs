@@ -32,7 +32,8 @@ const MISSED_MAX: u32 = 3;
 /// Consecutive answers of the fleet's store in which another host's counter (tick) has not changed, after
 /// which that host's entry is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
-/// Time for which shares of quotas stay in force without a reply of the fleet's store.
+/// Time for which shares of quotas stay in force without a reply of the fleet's store. After it, a host gives
+/// out at most an even part.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of answers of the fleet's store for which shares that were taken over from a process before stay in
 /// force: until then the counters hold demand of the clients that still move.
@@ -364,7 +365,8 @@ impl Fleet {
     }
 
     /// Gives up the exchange with the fleet's store that is in flight, if any: whether its amounts reached
-    /// the counters is unknown, so they are never sent again.
+    /// the counters is unknown, so they are never sent again. The next values of these counters are not
+    /// compared with earlier ones, so the quotas' parts do not grow by them.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -390,8 +392,9 @@ impl Fleet {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
 
-    /// Returns the part of the quota with index `scope` that this host may give out now. At most 10 % before
-    /// the store's first reply, and at most an even part when none has come for 60 s.
+    /// Returns the part of the quota with index `scope` that this host may give out now; all of it if there
+    /// is no such quota. Before the store's first reply, it is 10 % or, for 60 s, the part taken over from
+    /// the process before. It is at most an even part when no reply has come for 60 s.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
         if self.heard_at.is_none() && is_too_old(self.inherited_at, now) {

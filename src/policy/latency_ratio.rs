@@ -118,7 +118,8 @@ pub struct Seen {
     /// The 95th percentile of recent latency (the short window) of the class of commands that lowered the
     /// ratio most.
     pub short_p95: Duration,
-    /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most.
+    /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most; 0.5 ms
+    /// if it is lower.
     pub long_p95: Duration,
 }
 
@@ -202,8 +203,9 @@ impl LatencyRatio {
     }
 
     /// Ends the slices (250 ms each) that have passed, and returns the change of the level of load shedding
-    /// if there is one. `company` has the signs of overload besides latency: waiting requests and requests in
-    /// flight. Called about every 100 ms while there is traffic.
+    /// if there is one: by a step, or to `Steady` after ten seconds without a call. `company` has the signs
+    /// of overload besides latency: waiting requests and requests in flight. Called about every 100 ms while
+    /// there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -315,7 +317,7 @@ struct Steps {
     /// with the ratio below its threshold, while requests waited or more were in flight than usual.
     below: [u32; 3],
     /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the present level of
-    /// load shedding is left.
+    /// load shedding is left, or with too few replies for a ratio.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,

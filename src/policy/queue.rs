@@ -587,8 +587,10 @@ impl<T: Copy> Queue<T> {
         self.pause_left = PAUSE;
     }
 
-    /// Removes and returns the request that is to be sent next; None if there is none. While several tenants wait
-    /// in a tier (importance), only requests of those for which `may` returns true are taken from it.
+    /// Removes and returns the request that is to be sent next: of the most important tier, or on each 100th
+    /// call of the least important one with waiting requests. While several tenants wait in a tier
+    /// (importance), only requests of those for which `may` returns true are taken from it. None if none
+    /// waits that may be taken.
     pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
@@ -603,7 +605,7 @@ impl<T: Copy> Queue<T> {
 
     /// Returns the index of the request whose turn it is in a tier (importance, by its index); None if there
     /// is none. While several tenants wait there, only requests of those for which `may` returns true are
-    /// considered.
+    /// considered. In overload, it is a request of the connection that sent the tenant's newest one.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let has_rivals = queue.turns.len() > 1;

@@ -35,7 +35,8 @@ const COMES_IN_LEAST: i64 = 1_000;
 /// cost ([`Slice::take`]) once all slices that the request needs let it pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The bucket (quota that is used up and refilled) has enough for the request.
+    /// The request may pass: the core's allowance covers it or, as far as this core knows, the bucket (quota
+    /// that is used up and refilled) is full, so that the request passes on credit.
     Fits,
     /// The core cannot decide: the control executor (which divides buckets among cores) must be asked for a
     /// grant (amount of quota to spend), and the request waits.
@@ -207,9 +208,9 @@ impl Slice {
     }
 
     /// Returns the report to send to the control executor now, or None if there is nothing to report.
-    /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs, and
-    /// `rules` say how long a grant is valid. Gives back what the core does not need of its allowance (the
-    /// amount that it may spend without asking).
+    /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs (0 if
+    /// none waits), and `rules` say how long a grant is valid. Gives back what the core does not need of its
+    /// allowance (the amount that it may spend without asking).
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -303,7 +304,8 @@ impl Slice {
     }
 
     /// True if the bucket must be full again by now, however much was missing from it at the last grant
-    /// (amount of quota to spend).
+    /// (amount of quota to spend), or if there was no grant yet. False while the present period has demand of
+    /// this core, or something that it spent is not reported or a report not answered.
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
         if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
@@ -391,7 +393,8 @@ impl Slice {
     }
 
     /// Decides on a request while the control executor (which divides buckets among cores) does not answer:
-    /// this core continues with its last known share of the bucket's income, up to that share of the burst.
+    /// this core continues with its last known share of the bucket's income, up to that share of the burst. A
+    /// cost above that passes once the whole of it is saved. Refuses with the time to wait, and never asks.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);

@@ -6,7 +6,8 @@ use super::{Arguments, encode};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
     /// Id (`CLIENT ID`) of the connection that receives the messages about changed keys in place of the
-    /// client's own (`REDIRECT`); none if not given. 0 is no connection's id.
+    /// client's own (`REDIRECT`); none if not given. 0, which a negative number becomes, is no connection's
+    /// id.
     pub redirect: Option<u64>,
     /// True if messages are sent about changes of all keys with certain prefixes, whether or not the client
     /// has read them (`BCAST`).

@@ -293,13 +293,13 @@ fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
 }
 
 /// Returns the elements of a whole array reply, each as the bytes in which it was received; `None` if the
-/// reply is no array.
+/// reply is no array, or a null one.
 pub fn elements(array: &[u8]) -> Option<Elements<'_>> {
     elements_of(array, b'*', 1)
 }
 
 /// Returns the names and values of a whole map reply, one after the other; in RESP2 such a reply is an array.
-/// `None` for any other reply.
+/// `None` for any other reply and for null.
 pub fn names_and_values(map: &[u8]) -> Option<Elements<'_>> {
     elements_of(map, b'%', 2).or_else(|| elements(map))
 }
@@ -319,7 +319,8 @@ fn elements_of(aggregate: &[u8], kind: u8, per_count: usize) -> Option<Elements<
     Some(Elements { rest: &aggregate[newline + 1..], left: count.checked_mul(per_count)? })
 }
 
-/// Iterator over the elements of an array reply, each as the bytes in which it was received.
+/// Iterator over the elements of an array reply, each as the bytes in which it was received. Ends early at an
+/// element that is malformed or not whole.
 #[derive(Clone, Debug)]
 pub struct Elements<'a> {
     rest: &'a [u8],
@@ -359,8 +360,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Returns the text of a whole reply that is one bulk string, verbatim string, simple string or error; `None`
-/// for any other reply.
+/// Returns the text of a whole reply that is one bulk string, verbatim string, simple string or simple error;
+/// `None` for any other reply, such as null.
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     let newline = reply.iter().position(|byte| *byte == b'\n')?;
     match reply[0] {

@@ -145,8 +145,9 @@ enum Found {
 
 impl RequestDecoder {
     /// Returns the next request from the bytes kept earlier and `chunk[*consumed..]`, and advances
-    /// `consumed`. `None` if no whole request is left: then all of the chunk is consumed and the rest is
-    /// kept. An error if the bytes are no request, or one beyond `limits`.
+    /// `consumed`. Skips empty arrays and blank lines, which get no reply. `None` if no whole request is
+    /// left: then all of the chunk is consumed and the rest is kept. An error if the bytes are no request, or
+    /// one beyond `limits`.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     pub fn next<'a>(
@@ -251,7 +252,8 @@ impl RequestDecoder {
         self.lent_bytes > 0
     }
 
-    /// Frees the memory that long requests of the connection have taken, unless a request is being received.
+    /// Frees the memory that long requests of the connection have taken, unless received bytes are kept in it
+    /// or a request is being received.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {
             self.held = Vec::new();
@@ -478,7 +480,8 @@ impl RequestDecoder {
     }
 
     /// Rewrites an inline request (a line of text) into the array that a client library would have sent, in
-    /// `canonical`. False if the line is blank; an error if a quote is not closed.
+    /// `canonical`. False if the line is blank; an error if a quote is not closed, or no space follows a
+    /// closing quote.
     fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
         self.canonical.clear();
@@ -580,7 +583,8 @@ fn parse_number(digits: &[u8]) -> Option<usize> {
     })
 }
 
-/// Splits an inline request into words, by Redis's quoting rules. `None` if a quote is not closed.
+/// Splits an inline request into words, by Redis's quoting rules. `None` if a quote is not closed, or no
+/// space follows a closing quote.
 pub fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut at = 0;

@@ -51,7 +51,8 @@ impl Slots {
         }
     }
 
-    /// Returns the sum of the counters of all slots since they were last emptied for a new interval.
+    /// Returns the sum of all requests (or costs) counted since the counters were last emptied for a new
+    /// interval.
     pub fn total(&self) -> u64 {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }

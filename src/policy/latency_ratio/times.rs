@@ -187,7 +187,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Records the latency of a reply, in microseconds.
+    /// Records the latency of a reply, in microseconds, if it is among those that are sampled. A latency of
+    /// zero or of more than 67 s was measured wrongly, and is ignored.
     #[inline]
     pub fn record(&mut self, micros: u64) {
         if self.skip > 0 {
@@ -205,8 +206,9 @@ impl Times {
         }
     }
 
-    /// Ends `passed` slices (250 ms each), of which only the last has replies. Learns usual latencies from it
-    /// unless `is_frozen` (latencies are too high to be learnt as usual).
+    /// Ends `passed` slices (250 ms each), of which only the last has replies: those recorded since the last
+    /// call. Learns usual latencies from it unless `is_frozen` (latencies are too high to be learnt as
+    /// usual).
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;
