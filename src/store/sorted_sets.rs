@@ -334,7 +334,8 @@ fn zmpop(call: &mut Call<'_>) -> Done {
 
 /// Carries out a call that pops from sorted sets (`want` says from which end and how many) on the sorted set
 /// at `key`: pops and writes the reply. False, with nothing done, if there is no such sorted set or `want` is
-/// not about sorted sets.
+/// not about sorted sets. An error if the key holds another type, or the reply or the effort does not
+/// suffice.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (extreme, count) = match want {
         Want::Member(extreme) => (*extreme, 1),

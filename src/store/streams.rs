@@ -115,9 +115,9 @@ impl Wanted {
         }
     }
 
-    /// Returns the id that XADD gives to a new entry of a stream whose last one is `last`; `None` if that id
-    /// would not be greater than `last`. `now_ms` is the present time, which the id has if XADD leaves its
-    /// time open.
+    /// Returns the id that XADD gives to a new entry of a stream whose last id is `last`. With the time left
+    /// open (`*`), it has the present time (`now_ms`) or, if the clock is not ahead of `last`, is the next id
+    /// after `last`. `None` if the id would not be greater than `last`, or if no greater one exists.
     fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
         let id = match self {
             Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },

@@ -27,8 +27,8 @@ type Name = Box<[u8]>;
 /// The message, to a connection that tracks keys, that all keys may have changed.
 const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// Maximum bytes of the names of changed keys, with 64 bytes more for each, that wait to be sent to
-/// connections which track by prefix (BCAST). Beyond them, these connections are told that all keys may have
-/// changed.
+/// connections which track by prefix (BCAST), for all prefixes together. Of a prefix that exceeds it, the
+/// changes are dropped, and its connections are told that all keys may have changed.
 const BROADCAST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The approximate bytes that a changed key takes under each of the tracked prefixes (BCAST) that it begins
 /// with, besides its name.
@@ -117,7 +117,8 @@ impl Tracking {
     }
 
     /// Records that a connection (`session`) has read a key, so that it is sent a message when the key
-    /// changes.
+    /// changes; does nothing if its tracking leaves this read out. If the table of keys takes too many bytes
+    /// then, keys are removed from it, and the connections that have read them are told that they changed.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;

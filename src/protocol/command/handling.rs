@@ -238,8 +238,8 @@ impl LocalCommand {
     }
 
     /// True if the command reads or changes the state of its connection: its identity, RESP version,
-    /// transaction or lifetime. Such a command is refused over HTTP, where clients share connections that
-    /// have no such state.
+    /// transaction or lifetime; every `CLIENT` command counts. Such a command is refused over HTTP, where
+    /// clients share connections that have no such state.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Auth

@@ -26,7 +26,8 @@ const SPECS_MAX: usize = 8;
 static LEARNED: [OnceLock<&'static Command>; CELLS] = [const { OnceLock::new() }; CELLS];
 
 /// Learns the commands of a store from its whole reply to `COMMAND`, and returns how many were new. It leaves
-/// out commands that the table has, that name no keys, or whose keys cannot be found from the reply.
+/// out commands that the table has, that name no keys, or whose keys cannot be found from the reply, and all
+/// beyond the 1,024th. weir refuses a command that it has not learned as unknown.
 pub fn learn(reply: &[u8]) -> usize {
     let mut learned = 0;
     for told in reply::elements(reply).into_iter().flatten() {
