@@ -12,8 +12,8 @@ pub enum Handling {
     Forward,
     /// The request goes to the store where its keys live, and changes keys of two databases there.
     BetweenDatabases,
-    /// The request is split by key into parts, one per place where keys live, and the parts' replies are
-    /// merged into one.
+    /// The request is split by key into parts, each of which goes to the home core of its keys (the core
+    /// through which all requests for a key pass), and the parts' replies are merged into one.
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),

@@ -58,7 +58,8 @@ fn runs_script(name: &[u8]) -> bool {
 
 impl Service {
     /// Carries out a request of which a copy (`aside`) was kept, because it may run a script. If the script
-    /// runs for a long time, `sockets` is called regularly, and other connections get an answer.
+    /// runs for a long time, `sockets` is called regularly, and other connections get an answer. Returns
+    /// whether the connection goes on; `Close` also if there is no such connection any more.
     pub(super) fn carry_out_aside(
         &mut self,
         id: ClientId,
@@ -172,7 +173,8 @@ impl Attended<'_, '_, '_> {
     }
 
     /// Answers the requests in `chunk`, which were received while a script runs, of a connection (`id`) that
-    /// has no earlier requests left to answer. Requests that are not to be answered yet are kept.
+    /// has no earlier requests left to answer. Requests that are not to be answered yet are kept, and so are
+    /// all after them and all that come once too many bytes of replies are unsent.
     fn answer_all(&mut self, id: ClientId, chunk: &[u8]) {
         let mut consumed = 0;
         let standing = loop {
