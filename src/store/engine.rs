@@ -117,7 +117,8 @@ impl Engine {
 
     /// Carries out one request of one connection, and appends its reply to `out` in the session's protocol
     /// version. SUBSCRIBE appends one reply per channel, and a blocking command that waits appends nothing
-    /// yet. Messages that the connection published to itself stand before the reply.
+    /// yet. Messages that the connection published to itself stand before the reply. Returns whether the
+    /// connection goes on, is to be closed, or waits.
     pub fn execute(
         &mut self,
         session: &mut Session,

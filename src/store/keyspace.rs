@@ -451,8 +451,9 @@ impl Keyspace {
         entry
     }
 
-    /// Changes the value at a location by `change`, and updates the memory counts. A collection that loses
-    /// its last element is removed. Returns the result of `change`.
+    /// Changes the value at a location by `change`, records the access, and updates the memory counts. For
+    /// connections that watch or track the key this counts as a change. A collection that loses its last
+    /// element is removed. Returns the result of `change`.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let database = &mut self.databases[usize::from(self.selected)];
