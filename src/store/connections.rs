@@ -20,7 +20,7 @@ pub struct Connection<T> {
     pub session: Session,
     /// Decodes the bytes that were received into requests.
     pub decoder: RequestDecoder,
-    /// Replies that are to be sent.
+    /// Replies and messages that are to be sent.
     pub output: Output,
     /// True while the driver (the code that does the socket I/O) sends a part of this connection's output.
     sending: bool,

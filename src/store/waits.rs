@@ -379,8 +379,9 @@ fn timeout(ms: i64) -> Result<Timeout, Refusal> {
 }
 
 impl Call<'_> {
-    /// Lets the blocking call wait for the elements `want` at one of `keys`. False if it may not wait,
-    /// because it is part of a transaction or a script; an error if too many calls wait.
+    /// Lets the blocking call wait for the elements `want` at one of `keys`, of which repeated ones count
+    /// once. False if it may not wait, because it is part of a transaction or a script: the caller then
+    /// replies at once, as after its timeout. An error if too many calls wait.
     pub(super) fn wait(
         &mut self,
         keys: &mut dyn Iterator<Item = &[u8]>,

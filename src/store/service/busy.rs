@@ -1,5 +1,6 @@
 //! A script that runs for a long time: the driver serves the sockets meanwhile, and the requests of other connections get
-//! `-BUSY`, except the few that may end the script or ask about it (SCRIPT KILL, FUNCTION KILL, FUNCTION STATS).
+//! `-BUSY`, except the few that may end the script or ask about it (SCRIPT KILL, FUNCTION KILL, FUNCTION STATS), and
+//! those that wait for its end instead (such as MULTI).
 //!
 //! ```text
 //!     request that may run a script ──> aside ── the turn ends ─> the engine runs it
