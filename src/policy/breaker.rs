@@ -140,7 +140,7 @@ impl Cause {
 pub struct Standing {
     /// The present stage of the store's breaker, which says which requests are let through.
     pub stage: Stage,
-    /// Reason why the store was last ejected.
+    /// Reason why the store was last ejected (taken out of use); without meaning if it never was.
     pub cause: Cause,
     /// Number of the store's ejections (takings out of use) that are not forgotten yet, at most 63. Each
     /// doubles the pause after the next ejection.

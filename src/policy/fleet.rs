@@ -280,9 +280,10 @@ impl Fleet {
     }
 
     /// Chooses the quotas whose counters are read at the fleet's store: those with much demand, then others
-    /// while the number of counters allows, and those of heavily used users. Returns their indices with the
-    /// amounts to add to the counters, in thousandths of a request unit. Sets the parts of the quotas left
-    /// out. `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
+    /// while the number of counters allows, and all of heavily used users. Returns their indices with the
+    /// amounts to add to the counters, in thousandths of a request unit. Sets this host's parts of the quotas
+    /// left out: an even part if they are in much demand, otherwise a small one that needs no counter.
+    /// `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);

@@ -337,7 +337,8 @@ pub struct Queue<T> {
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,
-    /// Maximum number of requests and bytes that may wait.
+    /// Maximum number of requests and bytes that may wait. A further request is refused, or takes the place
+    /// of a less important one.
     limit: Held,
     /// Limits of the time for which requests may wait in the queue.
     patience: Patience,

@@ -24,7 +24,7 @@ pub struct RetryBudget {
     per_second: f64,
     /// Number of requests that this core had sent at the last call of [`RetryBudget::take`].
     sent: u64,
-    /// Time of the last call of [`RetryBudget::take`].
+    /// Time of the last call of [`RetryBudget::take`], up to which the budget has grown.
     at: Timestamp,
 }
 

@@ -82,7 +82,9 @@ pub struct Slice {
     /// time up to which this core has refilled its own allowance (what a core may spend without asking).
     /// Before the first grant it is the time when the slice (one core's part of a bucket) was made.
     heard_at: Timestamp,
-    /// The largest recent cost of a request, in thousandths of a request unit, rounded up.
+    /// The largest recent cost of a request, in thousandths of a request unit, rounded up; falls by an eighth
+    /// with each period (10 ms by default). Of what this core may still spend at a period's end, it keeps at
+    /// most four times as much, besides the demand of two periods.
     lump_milli: u32,
     /// This core's share of the bucket, in 65,536ths; at most 65,535, so that it fits 16 bits.
     share: u16,

@@ -300,7 +300,8 @@ enum Trial {
     },
 }
 
-/// One sampled reply of a round (stretch of replies that decides about the window).
+/// One sampled reply of a round (stretch of replies that decides about the window), from which the round's
+/// median latency is computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// Latency of the sampled reply without the time in which this core did not run, in seconds, as if the
@@ -437,7 +438,8 @@ pub struct Window {
     skip: u32,
     /// Time from which the next reply is sampled, however many were to be skipped.
     skip_until: Timestamp,
-    /// Arrival and send time of the reply sampled last.
+    /// Arrival and send time of the reply sampled last. Once a round has 16 samples, further replies with the
+    /// same times are not sampled.
     looked_at: (Timestamp, Timestamp),
     /// True if requests waited for room in the window (limit on requests in flight) in the present round of
     /// replies.
@@ -624,14 +626,14 @@ impl Window {
     }
 
     /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window
-    /// (limit on requests in flight).
+    /// (limit on requests in flight). The present round of replies may then make the window grow or shrink.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// Handles that a request could not be answered before its deadline. The present round of replies then
-    /// counts as one with a full window (limit on requests in flight): the window may never become full,
-    /// because such requests are not sent.
+    /// Handles that a request could not be answered before its deadline. If the present round of replies is
+    /// then slower than allowed, it counts as one with a full window (limit on requests in flight): the
+    /// window may never become full, because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::protocol::{Argument, Arguments, Room, encode, header, room};
 use crate::values::limits;
 
-/// Limits on the size of one connection's requests.
+/// Limits on the size of one connection's requests. A request beyond one of them is a protocol error.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// Maximum number of arguments of one request.

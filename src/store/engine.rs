@@ -48,9 +48,10 @@ pub struct EngineStatistics {
     pub refused_for_memory: u64,
     /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
-    /// Number of commands that the engine has carried out.
+    /// Number of commands that the engine has carried out, those in transactions and scripts included.
     pub commands: u64,
-    /// Number of the engine's replies that were errors.
+    /// Number of error replies, those to commands in transactions and scripts included. An error that a
+    /// script passes on counts once.
     pub errors: u64,
     /// Number of keys removed because their lifetime had ended.
     pub expired: u64,

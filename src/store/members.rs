@@ -131,7 +131,8 @@ impl Members {
         self.len() < shapes.get(Size::SetMembers) && member.len().max(longest) <= bytes_max
     }
 
-    /// Marks a set that is stored in a hash table as one that Redis keeps as a listpack.
+    /// Marks a set that is stored in a hash table as one that Redis keeps as a listpack, as `OBJECT ENCODING`
+    /// then says.
     fn pack(&mut self) {
         if let Shape::Texts(table) = &mut self.shape {
             let table = std::mem::replace(table, Table::new(self.hasher.clone()));

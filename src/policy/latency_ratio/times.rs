@@ -13,7 +13,7 @@ const PARTS: usize = 1 << PARTS_BITS;
 /// Number of bits of the longest latency that is counted, 67 s in microseconds. A longer one was measured
 /// wrongly.
 const MICROS_BITS: u32 = 26;
-/// Longest latency that is counted, in microseconds.
+/// Longest latency that is counted, in microseconds. A longer one, and zero, is ignored.
 const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
 /// Number of counters that record a set of latencies by size.
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;

@@ -17,7 +17,7 @@ use crate::values::percent_decoded;
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
 /// Maximum number of bytes of the first line of an HTTP request.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of headers of an HTTP request.
+/// Maximum number of headers of an HTTP request; one with more is refused with status 431.
 const HEADERS_MAX: usize = 64;
 /// Number of received bytes up to which an incomplete head of an HTTP request is parsed anew whenever bytes
 /// arrive. In a longer one, the end of the head is searched in the new bytes first.

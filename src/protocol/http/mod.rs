@@ -361,7 +361,8 @@ impl Conversation {
     }
 
     /// Begins an HTTP request whose head was parsed, with the checks that do not depend on the client's
-    /// identity. Returns the next step.
+    /// identity. Returns the next step: to check the client's identity, or to send a response at once (a
+    /// refusal, or the answer to a browser's CORS preflight).
     fn meet(&mut self, mut head: Head) -> Step {
         match head.source.admit(&self.rules) {
             Ok(origin) => head.origin = origin,

@@ -125,7 +125,8 @@ struct Others<'a> {
     lost: BTreeSet<ClientId>,
     /// The connections whose output went to the socket while the script ran.
     sent: BTreeSet<ClientId>,
-    /// Connections whose EXEC was refused while the script ran, which ends their watches (WATCH).
+    /// Connections whose EXEC was refused with `-BUSY` while the script ran. Their watches (WATCH) end after
+    /// it.
     unwatched: BTreeSet<ClientId>,
 }
 
