@@ -62,7 +62,7 @@ const SECOND: usize = 4;
 /// Number of slices (250 ms) in the widest short window, from which recent latency is computed: ten seconds.
 const SLICES: usize = 10 * SECOND;
 /// Longest time that counts as passed between two calls of [`LatencyRatio::handle_tick`], in nanoseconds: one
-/// hour. A longer time means that the clock jumped.
+/// hour. A longer time means that the clock jumped, and counts as one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
 /// Number of replies of a class of commands that a window of time needs for a latency ratio to be computed
 /// from it.
@@ -87,7 +87,8 @@ const LEAVE: f64 = 0.15;
 /// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
 /// not become the norm.
 const FREEZE: f64 = 0.8;
-/// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute.
+/// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute. After
+/// that learning goes on, although latency is still high.
 const FROZEN_MAX: usize = 60 * SECOND;
 /// The number of requests in flight counts as risen if its mean over a second is above this many times its
 /// mean over a minute. A smaller rise is chance: a busy store without overload has as much.

@@ -10,7 +10,8 @@ const PERCENT: f64 = 10.0;
 /// Number of retries (requests sent again) that each second adds to the budget, over all cores, for clients
 /// that send seldom.
 const LEAST_PER_SECOND: f64 = 10.0;
-/// Maximum number of retries (requests sent again) that the budget can hold, over all cores.
+/// Maximum number of retries (requests sent again) that the budget can hold, over all cores; what is added
+/// beyond that is lost.
 const SAVED_MAX: f64 = 1_000.0;
 
 /// One core's part of the budget that limits how many lost reads are sent again.

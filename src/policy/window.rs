@@ -140,7 +140,7 @@ const ALL_CROWD: f64 = 0.9;
 /// Number of replies that a probe (measurement of the base latency) needs for a result. A probe that has
 /// fewer lasts up to a second longer, and then ends without result.
 const QUARTER_LEAST: usize = 8;
-/// Maximum number of latencies kept of a probe (measurement of the base latency).
+/// Maximum number of latencies kept of a probe (measurement of the base latency); later ones are left out.
 const QUARTER_KEPT: usize = 128;
 /// Part of the time between a request's sending and its deadline that the median reply may take: half of the
 /// replies take longer than the median.

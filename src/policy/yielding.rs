@@ -41,11 +41,11 @@ const CUT_DEEPEST: f64 = 0.5;
 /// Part by which the cap on expensive requests grows in one step (after a round in which replies to cheap
 /// requests came in time); by one request if that is more.
 const GROWTH: f64 = 0.05;
-/// Shortest time for which the cap stays at most 80 % of the number of expensive requests that were in flight
-/// when replies to cheap ones were last late.
+/// Shortest time for which the cap stays at most 80 % of the number of expensive requests that this core had
+/// in flight when the cap was last cut.
 const HOLD: Duration = Duration::from_secs(10);
-/// Longest time for which the cap stays at most 80 % of the number of expensive requests that were in flight
-/// when replies to cheap ones were last late. The time doubles up to this when the cap grows in vain.
+/// Longest time for which the cap stays at most 80 % of the number of expensive requests that this core had
+/// in flight when the cap was last cut. The time doubles up to this when the cap grows in vain.
 const HOLD_MOST: Duration = Duration::from_secs(60);
 /// Time without replies to cheap requests after which the cap on expensive ones is lifted.
 const ALONE: Duration = Duration::from_secs(10);

@@ -49,8 +49,8 @@ pub struct ReplyScanner {
     mark: Option<u8>,
 }
 
-/// Maximum number of bytes of a header line of a reply with a number or a length; lines of text are stepped
-/// over without being kept.
+/// Maximum number of bytes of a header line of a reply with a number or a length; a longer one makes the
+/// reply malformed. Lines of text are stepped over without being kept.
 const HEADER_BYTES_MAX: usize = 32;
 /// End of every line and of the bytes of every bulk string.
 const LINE_END: &[u8] = b"\r\n";

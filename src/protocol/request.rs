@@ -57,11 +57,13 @@ impl RequestLimits {
 /// Number of bytes by which a request may be longer than the largest allowed argument: for its command name,
 /// its key and the framing around them.
 const FRAMING_BYTES_SPARE: usize = 4096;
-/// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
+/// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits. A longer
+/// line is a protocol error.
 const HEADER_BYTES_MAX: usize = 24;
 /// Maximum capacity, in bytes, of the buffer of received bytes that a connection keeps between requests.
 const HELD_BYTES_KEPT: usize = 4096;
-/// Maximum number of argument positions for which a connection keeps memory between requests.
+/// Maximum number of argument positions for which a connection keeps memory between requests; memory for more
+/// is freed.
 const PLACES_KEPT: usize = 256;
 /// Number of bytes of finished requests in a connection's buffer at which they are removed from it, if they
 /// are at least half of its bytes: each byte is then moved at most once for each byte removed.

@@ -169,7 +169,7 @@ pub(super) fn picks(
 }
 
 /// Maximum number of elements, with repetitions, that HRANDFIELD and its variants may be asked for by a
-/// negative count.
+/// negative count. A request for more is refused.
 const PICKS_MAX: usize = 1_000_000;
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ fn part(text: &[u8]) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Maximum number of bytes of the text of an id of a stream entry, as in Redis.
+/// Maximum number of bytes of the text of an id of a stream entry, as in Redis; a longer text is no id.
 const ID_BYTES_MAX: usize = 127;
 
 /// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is

@@ -17,9 +17,11 @@ const KEY_BYTES: usize = 96;
 /// The approximate bytes that one connection's read of a key takes in the table of keys that connections have
 /// read.
 const READER_BYTES: usize = 32;
-/// Maximum number of key prefixes that one connection may track (CLIENT TRACKING with BCAST and PREFIX).
+/// Maximum number of key prefixes that one connection may track (CLIENT TRACKING with BCAST and PREFIX); a
+/// request for more is refused.
 const PREFIXES_MAX: usize = 256;
-/// Maximum number of bytes of all key prefixes together that one connection tracks (CLIENT TRACKING).
+/// Maximum number of bytes of all key prefixes together that one connection tracks (CLIENT TRACKING); a
+/// request for more is refused.
 const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;

@@ -19,7 +19,8 @@ const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
 /// Number of samples wanted in a slice (250 ms): of more replies, every n-th is sampled.
 const KEPT: u32 = 800;
-/// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet.
+/// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet; further ones
+/// are left out.
 const KEPT_MAX: u32 = 2 * KEPT;
 /// Number of parts, of ten seconds each, of the minute over which usual latency is measured. Ten seconds are
 /// also the longest time over which recent latency is measured.

@@ -4,7 +4,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of characters of the name in the header `Host` that an error text repeats.
+/// Maximum number of characters of the name in the header `Host` that an error text repeats; the rest is cut
+/// off.
 const SHOWN_MAX: usize = 100;
 
 /// The name by which a request addresses the server (header `Host`).

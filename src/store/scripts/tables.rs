@@ -17,7 +17,7 @@ const FREE_ELEMENTS: Integer = 64;
 const SOURCE_BYTES_PER_UNIT: u64 = 4;
 /// The longest string that `table.sort` of Lua's own library compares without a count.
 const SHORT_BYTES: usize = 256;
-/// The most stack slots that the results and arguments of one `unpack` may take together.
+/// The most stack slots that the results and arguments of one `unpack` may take together; more are an error.
 const UNPACKED_MAX: Integer = 8_000;
 
 /// The readonly tables of scripts: each is an empty table, whose reads go to a hidden table that holds the
