@@ -81,8 +81,8 @@ impl ReplyScanner {
         self.scan_parts(bytes)
     }
 
-    /// Scans further bytes of a connection as [`Self::scan`] does, piece by piece: the slower way, which
-    /// handles replies of any form and replies that arrive in several chunks.
+    /// Scans further bytes of a connection as [`Self::scan`] does and with the same results, piece by piece:
+    /// the slower way, which handles replies of any form and replies that arrive in several chunks.
     #[inline(never)]
     fn scan_parts(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
