@@ -117,7 +117,7 @@ struct Peer {
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
     slow_windows: u32,
-    /// End of the time for which the node is ejected (taken out of use).
+    /// End of the time for which the node is ejected (taken out of use); None if it is in use.
     out_until: Option<Timestamp>,
     /// Time at which the node came back after an ejection; None if it never was ejected (taken out of use).
     back_since: Option<Timestamp>,

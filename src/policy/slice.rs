@@ -465,7 +465,7 @@ mod tests {
     };
 
     /// Creates a slice (one core's part of a bucket) that got a grant (amount of quota to spend) at 100 ms,
-    /// which stated this level of the pool and the least cost that the pool could not cover.
+    /// which stated this level of the pool, and the least cost that the pool could not cover (`dry_from`).
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(UNIT));

@@ -86,7 +86,7 @@ impl SlowLog {
     }
 
     /// Begins the timing of a request in the turn (pass of the service's loop) that began at `now`. Reads the
-    /// clock if `slowlog-log-slower-than` is below 1 ms, so that each request is timed.
+    /// `clock`, if there is one, if `slowlog-log-slower-than` is below 1 ms, so that each request is timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {

@@ -149,8 +149,8 @@ impl Command {
         }
     }
 
-    /// True if a request with this command's name and the given subcommand reads or changes the state of its
-    /// connection. Every subcommand of `CLIENT` counts.
+    /// True if a request with this command's name and the given subcommand, if it has one, reads or changes
+    /// the state of its connection. Every subcommand of `CLIENT` counts.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =
