@@ -1227,7 +1227,8 @@ mod tests {
     }
 
     /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, from the time
-    /// `from` for `lasts` seconds, before a window that always has requests waiting.
+    /// `from` for `lasts` seconds, before a window that always has requests waiting. Returns the time at the
+    /// end.
     fn crowd(window: &mut Window, from: f64, lasts: f64, servers: usize, takes: f64) -> f64 {
         let mut board = Alone::default();
         let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);

@@ -80,9 +80,9 @@ impl TrackingOptions {
         encode::request(out, words.into_iter());
     }
 
-    /// Adds the prefixes of the options that were in force `before` to these new options, if both ask for
-    /// messages by prefix (`BCAST`). New options that ask for these and name no prefix get the empty one,
-    /// which means all keys.
+    /// Adds the prefixes of the options that were in force `before` (`None` if tracking was off) to these new
+    /// options, if both ask for messages by prefix (`BCAST`). New options that ask for these and name no
+    /// prefix get the empty one, which means all keys.
     pub fn add_prefixes_of(&mut self, before: Option<&Self>) {
         if !self.is_broadcast {
             return;

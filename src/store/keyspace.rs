@@ -521,8 +521,8 @@ impl Keyspace {
         database.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys and hash fields of all databases, visiting about `budget` of them at most. The
-    /// next call goes on where this one has ended.
+    /// Removes expired keys and hash fields of all databases, visiting about `budget` of them at most, and
+    /// returns how many it visited and removed. The next call goes on where this one has ended.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..ENGINE_DATABASES {

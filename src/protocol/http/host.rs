@@ -50,8 +50,8 @@ impl Host {
         }
     }
 
-    /// Checks that the server may be addressed by this name. The error text names `flag`, the flag that sets
-    /// the names in `known`.
+    /// Checks that the server may be addressed by this name; an error if it may not. The error text names
+    /// `flag`, the flag that sets the names in `known`.
     pub fn admit(&self, known: &[String], flag: &str) -> Result<(), String> {
         match self {
             Self::Name(name) if !self.is_known(known) => {

@@ -186,7 +186,8 @@ pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) ->
 
 /// Carries out `string.gsub` with a string as replacement. The Lua arguments are the subject, the pattern,
 /// the replacement, and the maximum number of replacements. Returns the new text and the number of
-/// replacements.
+/// replacements. An error if the pattern is malformed, or if the matching or the new text goes beyond its
+/// limit.
 pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern, replacement) = (given.text(0)?, given.text(1)?, given.text(2)?);
