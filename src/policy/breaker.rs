@@ -273,7 +273,8 @@ impl Standing {
 /// Shortest retry delay named to a client whose request to an ejected store is refused.
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 
-/// Numbers of replies of a store to all cores, as counts that only grow.
+/// Numbers of replies of a store to all cores, as counts that only grow; their differences over time show
+/// whether the store fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of all replies of the store to all cores, failures included; a lost connection counts as one
@@ -421,7 +422,8 @@ fn is_surely_failing(failures: u64, replies: u64) -> bool {
     failures as f64 > replies as f64 * FAILING + 2.0 * deviation
 }
 
-/// Latency and load of a store, and of the other stores.
+/// Latency and load of a store, and of the other stores, by which it is judged whether the store is slow, and
+/// whether because of load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
     /// 95th percentile of this store's latency for a class of commands, as this core measured it.

@@ -84,7 +84,8 @@ pub enum Outcome {
     Crowded,
 }
 
-/// One quota that the hosts of the fleet share.
+/// One quota that the hosts of the fleet share, with the demand for it and the part that this host may give
+/// out.
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,

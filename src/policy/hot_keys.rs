@@ -136,7 +136,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Figures of a key that has a large part of the core's load.
+/// Figures of a key that has a large part of the core's load, for operators.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report<'a> {
     /// The key's id if it is hot; `None` for a key that is only expensive.

@@ -310,7 +310,8 @@ struct TierQueue {
     empty_turns: u32,
 }
 
-/// The queue of one core in front of one backend.
+/// The queue of one core in front of one backend, for requests that wait for room in the backend's window
+/// (limit on requests in flight): by tier (importance), tenant and connection.
 #[derive(Debug)]
 pub struct Queue<T> {
     /// All waiting requests of the queue; its lists refer to them by index.

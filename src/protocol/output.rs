@@ -124,7 +124,8 @@ impl BufferPool {
     }
 }
 
-/// Output of one connection that waits to be sent.
+/// Output of one connection that waits to be sent: small messages are gathered in buffers, large ones stay as
+/// they are.
 #[derive(Debug, Default)]
 pub struct Output {
     closed: VecDeque<Segment>,

@@ -22,7 +22,8 @@ pub struct Scanned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedReply;
 
-/// The reply scanner of one backend connection, with its state between chunks.
+/// The reply scanner of one backend connection, which finds where each reply ends without keeping its bytes,
+/// with its state between chunks.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
     /// Number of elements not yet received of attributes and pushes (messages that are no replies) before the

@@ -111,7 +111,7 @@ pub struct Swept {
     pub removed: usize,
 }
 
-/// The keys of one database.
+/// The keys of one database (selected by SELECT), with their values and expiries.
 #[derive(Default)]
 struct Database {
     /// The 256 hash tables among which the keys of the database are divided by their hash; none until the
@@ -131,7 +131,8 @@ impl Database {
     }
 }
 
-/// All keys of an engine.
+/// All keys of an engine in all its databases, their memory and expiries, and the connections that are told of
+/// their changes.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
     /// The number of the selected database, on which all operations but memory accounting and sweeps work.

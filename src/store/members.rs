@@ -13,7 +13,8 @@ impl Keyed for Text {
     }
 }
 
-/// All members of a set.
+/// The value of a set: all its members, as sorted integers if they are few and nothing else, else in a hash
+/// table.
 #[derive(Clone)]
 pub(super) struct Members {
     shape: Shape,

@@ -39,7 +39,7 @@ const CHANGE_BYTES: usize = 64;
 /// more than its limit. After the n-th such request in a row, n times as many are removed.
 const REMOVED_AT_ONCE: usize = 100;
 
-/// A connection for which CLIENT TRACKING is on.
+/// A connection for which CLIENT TRACKING is on, so that it is sent messages about changed keys.
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,

@@ -33,7 +33,8 @@ pub(super) fn keep(panes: &mut [u64; PANES], newest: u64) {
     panes[0] = newest;
 }
 
-/// The last panes (intervals of 50 ms in which requests are counted) of a core, newest first.
+/// Lengths and loads of the last panes (intervals of 50 ms in which requests are counted) of a core, newest
+/// first, from which follows how many requests make a key hot.
 #[derive(Debug)]
 pub(super) struct Panes {
     settings: HotSettings,

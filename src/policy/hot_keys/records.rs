@@ -122,7 +122,7 @@ pub(super) enum Heat {
     Hot { since: Timestamp, cold_for: u64 },
 }
 
-/// The record of one key whose requests are counted one by one.
+/// The record of one key whose requests are counted one by one, because it is hot or may become hot.
 #[derive(Debug)]
 pub(super) struct Record {
     pub hash: u64,

@@ -9,7 +9,8 @@ const COUNTERS: usize = 4_096;
 /// keys are counted one by one), and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
-/// Counters of requests (or of their costs) by hash slot, on one core.
+/// Counters of requests (or of their costs) by hash slot, on one core: only keys of busy slots are counted
+/// one by one.
 #[derive(Debug)]
 pub(super) struct Slots {
     counters: Box<[u32; COUNTERS]>,
