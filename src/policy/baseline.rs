@@ -50,7 +50,8 @@ impl Averages {
     }
 }
 
-/// The usual latencies of one backend, by class of commands, as one core sees them.
+/// The usual latencies of one backend, by class of commands, as one core sees them: by these, slow requests
+/// are recognised and billed.
 #[derive(Clone, Debug, Default)]
 pub struct Baseline {
     classes: [Averages; COMMAND_CLASSES],

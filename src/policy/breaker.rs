@@ -73,7 +73,7 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(4
 /// First and longest pause after an ejection (taking out of use) of a store for failed connections alone, in
 /// which all requests to it are refused.
 const PAUSES_LOST: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(1)];
-/// Time after which a trial request without an answer is given up.
+/// Time after which a trial request without an answer is given up, so that another one may be sent.
 const TRIAL: Duration = Duration::from_secs(3);
 /// Time over which the fraction of requests let through to a store that answered its trial grows to 1.
 const RETURN: Duration = Duration::from_secs(2);
@@ -140,7 +140,7 @@ impl Cause {
 pub struct Standing {
     /// The present stage of the store's breaker, which says which requests are let through.
     pub stage: Stage,
-    /// Reason why the store was last ejected.
+    /// Reason why the store was last ejected (taken out of use); without meaning if it never was.
     pub cause: Cause,
     /// Number of the store's ejections (takings out of use) that are not forgotten yet, at most 63. Each
     /// doubles the pause after the next ejection.
@@ -273,7 +273,8 @@ impl Standing {
 /// Shortest retry delay named to a client whose request to an ejected store is refused.
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 
-/// Numbers of replies of a store to all cores, as counts that only grow.
+/// Numbers of replies of a store to all cores, as counts that only grow; their differences over time show
+/// whether the store fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of all replies of the store to all cores, failures included; a lost connection counts as one
@@ -315,7 +316,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if this core has seen no failure of the store since the last reply that was not a failure.
+    /// True if this core has seen no failure of the store since the last reply that was not a failure or
+    /// since the store was last ejected or came back.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0
@@ -420,7 +422,8 @@ fn is_surely_failing(failures: u64, replies: u64) -> bool {
     failures as f64 > replies as f64 * FAILING + 2.0 * deviation
 }
 
-/// Latency and load of a store, and of the other stores.
+/// Latency and load of a store, and of the other stores, by which it is judged whether the store is slow, and
+/// whether because of load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Comparison {
     /// 95th percentile of this store's latency for a class of commands, as this core measured it.

@@ -16,7 +16,8 @@ use crate::values::BucketId;
 
 /// Number of hash tables among which the buckets of quotas are divided.
 const PARTS: usize = 256;
-/// Maximum number of entries checked to find an idle one to drop when the table is full.
+/// Maximum number of entries checked to find an idle one to drop when the table is full. If none of them is
+/// idle, the new bucket gets no entry.
 const LOOKED_AT_MAX: usize = 16;
 
 /// Hasher that returns the id unchanged: bucket ids are hashes already.

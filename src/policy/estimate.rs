@@ -53,7 +53,8 @@ struct Spread {
     samples: u32,
 }
 
-/// Requests that are admitted and whose real cost is not known yet, by class of commands.
+/// Requests that are admitted and whose real cost is not known yet, by class of commands. From them follows
+/// how far costs may still exceed prices, and whether another request is let in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay([u32; COMMAND_CLASSES]);
 

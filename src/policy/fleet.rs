@@ -32,7 +32,8 @@ const MISSED_MAX: u32 = 3;
 /// Consecutive answers of the fleet's store in which another host's counter (tick) has not changed, after
 /// which that host's entry is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
-/// Time for which shares of quotas stay in force without a reply of the fleet's store.
+/// Time for which shares of quotas stay in force without a reply of the fleet's store. After it, a host gives
+/// out at most an even part.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Number of answers of the fleet's store for which shares that were taken over from a process before stay in
 /// force: until then the counters hold demand of the clients that still move.
@@ -83,7 +84,8 @@ pub enum Outcome {
     Crowded,
 }
 
-/// One quota that the hosts of the fleet share.
+/// One quota that the hosts of the fleet share, with the demand for it and the part that this host may give
+/// out.
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,
@@ -279,9 +281,10 @@ impl Fleet {
     }
 
     /// Chooses the quotas whose counters are read at the fleet's store: those with much demand, then others
-    /// while the number of counters allows, and those of heavily used users. Returns their indices with the
-    /// amounts to add to the counters, in thousandths of a request unit. Sets the parts of the quotas left
-    /// out. `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
+    /// while the number of counters allows, and all of heavily used users. Returns their indices with the
+    /// amounts to add to the counters, in thousandths of a request unit. Sets this host's parts of the quotas
+    /// left out: an even part if they are in much demand, otherwise a small one that needs no counter.
+    /// `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
@@ -364,7 +367,8 @@ impl Fleet {
     }
 
     /// Gives up the exchange with the fleet's store that is in flight, if any: whether its amounts reached
-    /// the counters is unknown, so they are never sent again.
+    /// the counters is unknown, so they are never sent again. The next values of these counters are not
+    /// compared with earlier ones, so the quotas' parts do not grow by them.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -390,8 +394,9 @@ impl Fleet {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
 
-    /// Returns the part of the quota with index `scope` that this host may give out now. At most 10 % before
-    /// the store's first reply, and at most an even part when none has come for 60 s.
+    /// Returns the part of the quota with index `scope` that this host may give out now; all of it if there
+    /// is no such quota. Before the store's first reply, it is 10 % or, for 60 s, the part taken over from
+    /// the process before. It is at most an even part when no reply has come for 60 s.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
         if self.heard_at.is_none() && is_too_old(self.inherited_at, now) {

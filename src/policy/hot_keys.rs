@@ -77,14 +77,16 @@ const MUCH_MORE: u64 = 2;
 /// a thousandth of a request unit, so that two million request units fit.
 const COST_SHIFT: u32 = 10;
 
-/// The load at which a key becomes hot, and the largest number of hot keys.
+/// The load at which a key becomes hot (the greater of the two least loads), and the largest number of hot
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSettings {
     /// Least load of a hot key, in requests (or request units) per second.
     pub least_per_second: u64,
     /// Least load of a hot key, as a share of the core's load, in thousandths.
     pub least_share_per_mille: u64,
-    /// Maximum number of hot keys of a core, at most 256.
+    /// Maximum number of hot keys of a core, at most 256. Beyond it a key becomes hot only in place of one
+    /// with at most half its load.
     pub keys_max: usize,
 }
 
@@ -134,7 +136,7 @@ pub enum Event<'a> {
     },
 }
 
-/// Figures of a key that has a large part of the core's load.
+/// Figures of a key that has a large part of the core's load, for operators.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Report<'a> {
     /// The key's id if it is hot; `None` for a key that is only expensive.

@@ -62,7 +62,7 @@ const SECOND: usize = 4;
 /// Number of slices (250 ms) in the widest short window, from which recent latency is computed: ten seconds.
 const SLICES: usize = 10 * SECOND;
 /// Longest time that counts as passed between two calls of [`LatencyRatio::handle_tick`], in nanoseconds: one
-/// hour. A longer time means that the clock jumped.
+/// hour. A longer time means that the clock jumped, and counts as one hour.
 const JUMP_MAX: u64 = 3_600_000_000_000;
 /// Number of replies of a class of commands that a window of time needs for a latency ratio to be computed
 /// from it.
@@ -87,7 +87,8 @@ const LEAVE: f64 = 0.15;
 /// Ratio of usual to recent latency below which latencies are not learnt as usual, so that an overload does
 /// not become the norm.
 const FREEZE: f64 = 0.8;
-/// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute.
+/// Number of slices (250 ms each) for which the learning of usual latencies may stay off: one minute. After
+/// that learning goes on, although latency is still high.
 const FROZEN_MAX: usize = 60 * SECOND;
 /// The number of requests in flight counts as risen if its mean over a second is above this many times its
 /// mean over a minute. A smaller rise is chance: a busy store without overload has as much.
@@ -118,7 +119,8 @@ pub struct Seen {
     /// The 95th percentile of recent latency (the short window) of the class of commands that lowered the
     /// ratio most.
     pub short_p95: Duration,
-    /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most.
+    /// The usual 95th percentile of latency (the reference) of the class that lowered the ratio most; 0.5 ms
+    /// if it is lower.
     pub long_p95: Duration,
 }
 
@@ -202,8 +204,9 @@ impl LatencyRatio {
     }
 
     /// Ends the slices (250 ms each) that have passed, and returns the change of the level of load shedding
-    /// if there is one. `company` has the signs of overload besides latency: waiting requests and requests in
-    /// flight. Called about every 100 ms while there is traffic.
+    /// if there is one: by a step, or to `Steady` after ten seconds without a call. `company` has the signs
+    /// of overload besides latency: waiting requests and requests in flight. Called about every 100 ms while
+    /// there is traffic.
     pub fn handle_tick(&mut self, now: Timestamp, company: Company) -> Option<Change> {
         let passed = now.nanos_since(self.ticked_at).min(JUMP_MAX);
         self.ticked_at = now;
@@ -315,7 +318,7 @@ struct Steps {
     /// with the ratio below its threshold, while requests waited or more were in flight than usual.
     below: [u32; 3],
     /// Consecutive checks (250 ms apart) with the ratio above the threshold at which the present level of
-    /// load shedding is left.
+    /// load shedding is left, or with too few replies for a ratio.
     above: u32,
     /// Consecutive checks (250 ms apart) at which no requests waited and no more were in flight than usual.
     alone: u32,

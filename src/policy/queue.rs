@@ -310,7 +310,8 @@ struct TierQueue {
     empty_turns: u32,
 }
 
-/// The queue of one core in front of one backend.
+/// The queue of one core in front of one backend, for requests that wait for room in the backend's window
+/// (limit on requests in flight): by tier (importance), tenant and connection.
 #[derive(Debug)]
 pub struct Queue<T> {
     /// All waiting requests of the queue; its lists refer to them by index.
@@ -337,7 +338,8 @@ pub struct Queue<T> {
     taken: u32,
     /// Number and bytes of all waiting requests.
     held: Held,
-    /// Maximum number of requests and bytes that may wait.
+    /// Maximum number of requests and bytes that may wait. A further request is refused, or takes the place
+    /// of a less important one.
     limit: Held,
     /// Limits of the time for which requests may wait in the queue.
     patience: Patience,
@@ -587,8 +589,10 @@ impl<T: Copy> Queue<T> {
         self.pause_left = PAUSE;
     }
 
-    /// Removes and returns the request that is to be sent next; None if there is none. While several tenants wait
-    /// in a tier (importance), only requests of those for which `may` returns true are taken from it.
+    /// Removes and returns the request that is to be sent next: of the most important tier, or on each 100th
+    /// call of the least important one with waiting requests. While several tenants wait in a tier
+    /// (importance), only requests of those for which `may` returns true are taken from it. None if none
+    /// waits that may be taken.
     pub fn take(&mut self, may: impl Fn(TenantId) -> bool) -> Option<Taken<T>> {
         self.taken = self.taken.wrapping_add(1);
         let is_from_below = self.taken.is_multiple_of(FROM_BELOW);
@@ -603,7 +607,7 @@ impl<T: Copy> Queue<T> {
 
     /// Returns the index of the request whose turn it is in a tier (importance, by its index); None if there
     /// is none. While several tenants wait there, only requests of those for which `may` returns true are
-    /// considered.
+    /// considered. In overload, it is a request of the connection that sent the tenant's newest one.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let has_rivals = queue.turns.len() > 1;

@@ -12,8 +12,8 @@
 //!
 //! A replica is ejected for 5 s, the next time for 10 s, and so on up to 300 s; a minute without trouble
 //! takes one step back. A replica that comes back gets a tenth of its chances at first, and all of them after
-//! 10 s. An owner is never left alone: somebody has to answer, and the owner of a hot key is not sick. So the
-//! owner is the last that stands in for its replicas.
+//! 10 s. An owner is never ejected: somebody has to answer, and the owner of a hot key is slow because of the
+//! load. So the owner answers the reads whose replicas are all ejected.
 
 use std::time::Duration;
 
@@ -103,8 +103,7 @@ pub enum Event {
 pub struct ReplicaChoice {
     peers: Vec<Option<Box<Peer>>>,
     window_began: Timestamp,
-    /// Ejections and their ends that the caller has not taken for its log yet; at most one for each node and
-    /// second.
+    /// Ejections and their ends that the caller has not taken for its log yet.
     events: Vec<Event>,
 }
 
@@ -118,7 +117,7 @@ struct Peer {
     failures: u32,
     times: [Option<Box<Times>>; COMMAND_CLASSES],
     slow_windows: u32,
-    /// End of the time for which the node is ejected (taken out of use).
+    /// End of the time for which the node is ejected (taken out of use); None if it is in use.
     out_until: Option<Timestamp>,
     /// Time at which the node came back after an ejection; None if it never was ejected (taken out of use).
     back_since: Option<Timestamp>,
@@ -171,9 +170,10 @@ impl ReplicaChoice {
         }
     }
 
-    /// Records a reply of the node at the index `place` in the table of nodes: its latency (`took`) is added
-    /// to the node's average and to the present second's latencies, and the node has no failures in a row any
-    /// more. `role` is the node's role for the read's keys, `class` the index of the class of commands.
+    /// Records a reply of the node at the index `place` in the table of nodes. Its latency (`took`) enters
+    /// the node's average over all classes of commands, which rises to a higher latency at once and falls
+    /// slowly, and the present second's latencies of `class`, the class of the request's command by its
+    /// index. The node has no failures in a row any more. `role` is the node's role for the read's keys.
     pub fn handle_reply(&mut self, place: usize, role: Role, class: usize, took: Duration, now: Timestamp) {
         let peer = self.peer(place, role, now);
         peer.failures = 0;
@@ -218,7 +218,8 @@ impl ReplicaChoice {
     }
 
     /// Ends a window (one second of latencies): replicas that were slow in three windows in a row are ejected
-    /// (taken out of use), and those whose ejection is over come back.
+    /// (taken out of use), and those whose ejection is over come back. A window that lasted two seconds or
+    /// longer, because nothing called this, is not compared, and counts as one without slowness.
     pub fn handle_window(&mut self, now: Timestamp) {
         // After a longer gap the percentiles cover more than one window, so they are not compared.
         let is_whole = now.since(self.window_began) < 2 * WINDOW;
@@ -263,7 +264,8 @@ impl ReplicaChoice {
     }
 
     /// Returns the share of its usual reads that the node at the index `place` in the table of nodes gets,
-    /// from 0 (ejected) to 1.
+    /// from 0 (ejected) to 1. It is 1 for owners and unknown nodes, and rises from 0.1 to 1 in the 10 s after
+    /// an ejection.
     fn weight(&self, place: usize, now: Timestamp) -> f64 {
         let Some(Some(peer)) = self.peers.get(place) else { return 1.0 };
         match (peer.role, peer.out_until, peer.back_since) {
@@ -348,9 +350,10 @@ impl Peer {
     }
 }
 
-/// Returns the class of commands in which the node at the index `place` was slow in the last second, with its
-/// latency and the other nodes'; None if it was slow in none. `told` has the 95th percentile of latency in
-/// microseconds of each node and class, None where there were too few replies.
+/// Returns the first class of commands in which the node at the index `place` was slow in the last second
+/// (its 95th percentile above 2 ms, and above three times the median of the other nodes'), with both
+/// latencies; None if it was slow in none. `told` has the 95th percentile of latency in microseconds of each
+/// node and class, None where there were too few replies.
 fn slow_class(told: &[[Option<u64>; COMMAND_CLASSES]], place: usize) -> Option<Why> {
     (0..COMMAND_CLASSES).find_map(|class| {
         let own = told[place][class].filter(|own| *own > SLOW_MICROS)?;

@@ -10,7 +10,8 @@ const PERCENT: f64 = 10.0;
 /// Number of retries (requests sent again) that each second adds to the budget, over all cores, for clients
 /// that send seldom.
 const LEAST_PER_SECOND: f64 = 10.0;
-/// Maximum number of retries (requests sent again) that the budget can hold, over all cores.
+/// Maximum number of retries (requests sent again) that the budget can hold, over all cores; what is added
+/// beyond that is lost.
 const SAVED_MAX: f64 = 1_000.0;
 
 /// One core's part of the budget that limits how many lost reads are sent again.
@@ -24,12 +25,13 @@ pub struct RetryBudget {
     per_second: f64,
     /// Number of requests that this core had sent at the last call of [`RetryBudget::take`].
     sent: u64,
-    /// Time of the last call of [`RetryBudget::take`].
+    /// Time of the last call of [`RetryBudget::take`], up to which the budget has grown.
     at: Timestamp,
 }
 
 impl RetryBudget {
     /// Creates the part of one of `cores` cores in the budget that limits how many lost reads are sent again.
+    /// It begins with one second's retries, at least one.
     pub fn new(cores: u16) -> Self {
         let part = 1.0 / f64::from(cores.max(1));
         let least = (LEAST_PER_SECOND * part).max(1.0);

@@ -35,7 +35,8 @@ const COMES_IN_LEAST: i64 = 1_000;
 /// cost ([`Slice::take`]) once all slices that the request needs let it pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The bucket (quota that is used up and refilled) has enough for the request.
+    /// The request may pass: the core's allowance covers it or, as far as this core knows, the bucket (quota
+    /// that is used up and refilled) is full, so that the request passes on credit.
     Fits,
     /// The core cannot decide: the control executor (which divides buckets among cores) must be asked for a
     /// grant (amount of quota to spend), and the request waits.
@@ -81,7 +82,9 @@ pub struct Slice {
     /// time up to which this core has refilled its own allowance (what a core may spend without asking).
     /// Before the first grant it is the time when the slice (one core's part of a bucket) was made.
     heard_at: Timestamp,
-    /// The largest recent cost of a request, in thousandths of a request unit, rounded up.
+    /// The largest recent cost of a request, in thousandths of a request unit, rounded up; falls by an eighth
+    /// with each period (10 ms by default). Of what this core may still spend at a period's end, it keeps at
+    /// most four times as much, besides the demand of two periods.
     lump_milli: u32,
     /// This core's share of the bucket, in 65,536ths; at most 65,535, so that it fits 16 bits.
     share: u16,
@@ -207,9 +210,9 @@ impl Slice {
     }
 
     /// Returns the report to send to the control executor now, or None if there is nothing to report.
-    /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs, and
-    /// `rules` say how long a grant is valid. Gives back what the core does not need of its allowance (the
-    /// amount that it may spend without asking).
+    /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs (0 if
+    /// none waits), and `rules` say how long a grant is valid. Gives back what the core does not need of its
+    /// allowance (the amount that it may spend without asking).
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -303,7 +306,8 @@ impl Slice {
     }
 
     /// True if the bucket must be full again by now, however much was missing from it at the last grant
-    /// (amount of quota to spend).
+    /// (amount of quota to spend), or if there was no grant yet. False while the present period has demand of
+    /// this core, or something that it spent is not reported or a report not answered.
     fn is_full(&self, capacity: Capacity, now: Timestamp) -> bool {
         if self.spent != 0 || self.wanted_milli != 0 || self.is_awaited() {
             return false;
@@ -391,7 +395,8 @@ impl Slice {
     }
 
     /// Decides on a request while the control executor (which divides buckets among cores) does not answer:
-    /// this core continues with its last known share of the bucket's income, up to that share of the burst.
+    /// this core continues with its last known share of the bucket's income, up to that share of the burst. A
+    /// cost above that passes once the whole of it is saved. Refuses with the time to wait, and never asks.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);
@@ -460,7 +465,7 @@ mod tests {
     };
 
     /// Creates a slice (one core's part of a bucket) that got a grant (amount of quota to spend) at 100 ms,
-    /// which stated this level of the pool and the least cost that the pool could not cover.
+    /// which stated this level of the pool, and the least cost that the pool could not cover (`dry_from`).
     fn told(level: u64, dry_from: Option<MicroUnits>) -> Slice {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(UNIT));

@@ -137,9 +137,10 @@ const RAISED: f64 = 1.5;
 /// n, and latency was divided by n to the power of this or more, the backend is crowded even with the smaller
 /// window.
 const ALL_CROWD: f64 = 0.9;
-/// Number of replies that a probe (measurement of the base latency) needs for a result.
+/// Number of replies that a probe (measurement of the base latency) needs for a result. A probe that has
+/// fewer lasts up to a second longer, and then ends without result.
 const QUARTER_LEAST: usize = 8;
-/// Maximum number of latencies kept of a probe (measurement of the base latency).
+/// Maximum number of latencies kept of a probe (measurement of the base latency); later ones are left out.
 const QUARTER_KEPT: usize = 128;
 /// Part of the time between a request's sending and its deadline that the median reply may take: half of the
 /// replies take longer than the median.
@@ -273,7 +274,8 @@ struct Common {
 struct Before {
     /// Window (largest number of requests in flight) of this core before the cut, in requests.
     window: f64,
-    /// Median latency in the round of replies before the cut, in seconds.
+    /// Median latency of replies to requests that were sent when at least 70 % of the window were in flight,
+    /// in the round before the cut, in seconds.
     median: f64,
     /// Sum of the windows of all cores whose windows are full, in requests.
     crowd: f64,
@@ -298,7 +300,8 @@ enum Trial {
     },
 }
 
-/// One sampled reply of a round (stretch of replies that decides about the window).
+/// One sampled reply of a round (stretch of replies that decides about the window), from which the round's
+/// median latency is computed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     /// Latency of the sampled reply without the time in which this core did not run, in seconds, as if the
@@ -435,7 +438,8 @@ pub struct Window {
     skip: u32,
     /// Time from which the next reply is sampled, however many were to be skipped.
     skip_until: Timestamp,
-    /// Arrival and send time of the reply sampled last.
+    /// Arrival and send time of the reply sampled last. Once a round has 16 samples, further replies with the
+    /// same times are not sampled.
     looked_at: (Timestamp, Timestamp),
     /// True if requests waited for room in the window (limit on requests in flight) in the present round of
     /// replies.
@@ -451,10 +455,11 @@ pub struct Window {
     /// Experiment with the window's size that is in progress, by which the base latency or the effect of a cut
     /// is measured.
     trial: Trial,
-    /// Number of rounds of replies in a row with a median latency above the allowed one.
+    /// Number of rounds of replies in a row with a median latency above the allowed one, 0 or 1: the second
+    /// such round makes the window shrink or asks for a probe.
     above: u32,
     /// Number of rounds of replies in a row with a median latency above the allowed one and hardly any
-    /// request in flight.
+    /// request in flight. At 2, the latency becomes the base if at most 8 cores have full windows.
     floor: u32,
     /// Median latency of the last round of replies over all cores, in seconds.
     median: f64,
@@ -621,14 +626,14 @@ impl Window {
     }
 
     /// Handles that a turn (pass of the shard's loop) ended with requests that waited for room in the window
-    /// (limit on requests in flight).
+    /// (limit on requests in flight). The present round of replies may then make the window grow or shrink.
     pub fn handle_limited(&mut self) {
         self.is_limited = true;
     }
 
-    /// Handles that a request could not be answered before its deadline. The present round of replies then
-    /// counts as one with a full window (limit on requests in flight): the window may never become full,
-    /// because such requests are not sent.
+    /// Handles that a request could not be answered before its deadline. If the present round of replies is
+    /// then slower than allowed, it counts as one with a full window (limit on requests in flight): the
+    /// window may never become full, because such requests are not sent.
     pub fn handle_missed(&mut self) {
         self.is_missed = true;
     }
@@ -792,8 +797,8 @@ impl Window {
     }
 
     /// Begins a probe (measurement of the base latency) at the time when all cores do, so that none of them
-    /// fills the backend's queue meanwhile. Only a window that was full is made smaller. `at` is the present
-    /// time, in seconds.
+    /// fills the backend's queue meanwhile, and plans the next. Only a window that was full, or whose
+    /// requests missed their deadlines, falls to a quarter. `at` is the present time, in seconds.
     fn probe(&mut self, at: f64) {
         let wanted = power_of_two_above((40.0 * self.median).max(0.5));
         self.probe_every = PROBE_MOST.min((2.0 * self.probe_every).max(wanted));
@@ -828,7 +833,7 @@ impl Window {
 
     /// Makes the present median latency (`median`, in seconds) the new base, the latency when few requests
     /// wait at the backend: the backend is slow by itself, rather than because of too many requests in
-    /// flight. `at` is the present time, in seconds.
+    /// flight. Does nothing while expensive requests may be the reason. `at` is the present time, in seconds.
     fn learn_anew(&mut self, at: f64, median: f64) {
         if self.may_expensive_yield() {
             // The backend may be slow because of those.
@@ -966,8 +971,8 @@ impl Window {
     }
 
     /// Ends a round of replies during a probe (measurement of the base latency): collects its latencies and,
-    /// once the probe is over, learns from them and restores the window. `at` is the present time, `window`
-    /// the window before the probe, and `until` its end, in seconds.
+    /// once the probe is over, learns from them (if it has at least 8) and restores the window. `at` is the
+    /// present time, `window` the window before the probe, and `until` its planned end, in seconds.
     fn end_probe_round(&mut self, at: f64, window: f64, until: f64) {
         let room = QUARTER_KEPT - self.quarter_seen.len();
         self.quarter_seen.extend(self.seen.iter().map(|seen| seen.low).take(room));
@@ -1095,7 +1100,8 @@ impl Window {
 
     /// Records the latency at a quarter of the window, in seconds, as measured by a probe (measurement of the
     /// base latency) or derived from a cut of the window. Takes the mean with the earlier value, since values
-    /// from few replies vary. `at` is the present time, in seconds.
+    /// from few replies vary. Does nothing while expensive requests may make replies slow. `at` is the
+    /// present time, in seconds.
     fn learn_quarter(&mut self, at: f64, latency: f64) {
         if self.may_expensive_yield() {
             return;
@@ -1221,7 +1227,8 @@ mod tests {
     }
 
     /// Simulates a backend that serves `servers` requests at once, each in `takes` seconds, from the time
-    /// `from` for `lasts` seconds, before a window that always has requests waiting.
+    /// `from` for `lasts` seconds, before a window that always has requests waiting. Returns the time at the
+    /// end.
     fn crowd(window: &mut Window, from: f64, lasts: f64, servers: usize, takes: f64) -> f64 {
         let mut board = Alone::default();
         let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);

@@ -41,11 +41,11 @@ const CUT_DEEPEST: f64 = 0.5;
 /// Part by which the cap on expensive requests grows in one step (after a round in which replies to cheap
 /// requests came in time); by one request if that is more.
 const GROWTH: f64 = 0.05;
-/// Shortest time for which the cap stays at most 80 % of the number of expensive requests that were in flight
-/// when replies to cheap ones were last late.
+/// Shortest time for which the cap stays at most 80 % of the number of expensive requests that this core had
+/// in flight when the cap was last cut.
 const HOLD: Duration = Duration::from_secs(10);
-/// Longest time for which the cap stays at most 80 % of the number of expensive requests that were in flight
-/// when replies to cheap ones were last late. The time doubles up to this when the cap grows in vain.
+/// Longest time for which the cap stays at most 80 % of the number of expensive requests that this core had
+/// in flight when the cap was last cut. The time doubles up to this when the cap grows in vain.
 const HOLD_MOST: Duration = Duration::from_secs(60);
 /// Time without replies to cheap requests after which the cap on expensive ones is lifted.
 const ALONE: Duration = Duration::from_secs(10);
@@ -58,11 +58,12 @@ const START_GROWTH: f64 = 2.0;
 /// Time after which a cap that began with its smallest value, because replies to cheap requests had just become
 /// known, is lifted in any case. The clock by which a queue measures waiting stands still for as long.
 const START_MOST: Duration = Duration::from_secs(1);
-/// Part of all cores' expensive requests in flight before the first cut of the cap, up to which it is judged
-/// whether fewer of them make replies to cheap requests come sooner.
+/// The cap is judged while all cores together have at most this part in flight of the expensive requests that
+/// they had before its first cut: cheap requests should then be answered sooner.
 const JUDGED_AT: f64 = 0.25;
-/// Part of all cores' expensive requests in flight before the first cut of the cap, up to which it is judged whether
-/// fewer of them help, once this core has had no more than the smallest cap in flight for 2 s.
+/// Like [`JUDGED_AT`], the part of the former expensive requests in flight at which the cap is judged, but
+/// once this core has had no more than the smallest cap in flight for 2 s: it cannot lower the number
+/// further.
 const JUDGED_AT_LEAST: f64 = 0.5;
 /// Largest median latency of cheap requests that expensive ones explain, as a multiple of the time for which the
 /// expensive requests in flight keep a server busy. A larger one has another reason.
@@ -77,7 +78,8 @@ const RESTS: Duration = Duration::from_secs(60);
 /// the smallest cap, before expensive requests are no longer taken for the reason.
 const LEAST_LASTS: Duration = Duration::from_secs(2);
 
-/// The latency of cheap requests to a backend, as its last round of replies showed.
+/// The latency of cheap requests to a backend in the last round of replies, by which the cap on expensive
+/// ones is decided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cheap {
     /// Time at which the round of replies to cheap requests ended.
@@ -91,7 +93,8 @@ pub struct Cheap {
     pub work: Duration,
 }
 
-/// The expensive requests of one core to a backend.
+/// The expensive requests to a backend at one moment: those of one core, to whose cap they matter, and of all
+/// cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expensive {
     /// Number of this core's expensive requests in flight at the backend.
@@ -110,8 +113,8 @@ pub struct Expensive {
 struct Before {
     /// Number of all cores' expensive requests in flight before the cap first became smaller.
     all_in_flight: f64,
-    /// The largest median latency of cheap requests before so few expensive requests were in flight (a
-    /// quarter of `all_in_flight`) that the effect of the cap is judged.
+    /// The largest median latency of cheap requests since then, while more than a quarter of `all_in_flight`
+    /// were in flight. The latency with fewer is compared with it.
     median: Duration,
 }
 
@@ -122,12 +125,14 @@ pub struct Yielding {
     least: f64,
     /// Largest number of expensive requests in flight; infinite while there is no cap.
     cap: f64,
-    /// Number of expensive requests in flight when replies to cheap ones were last late; infinite if unknown.
+    /// Number of this core's expensive requests in flight when the cap was last cut; infinite before the
+    /// first cut.
     too_many: f64,
     /// Time until which the cap stays at most 80 % of `too_many`.
     holds_until: Timestamp,
-    /// Time for which the cap stays at most 80 % of `too_many` after the next cut: 10 to 60 s, doubled if the
-    /// cap has grown in vain.
+    /// Time for which the cap stays at most 80 % of `too_many` after a cut: 10 s, doubled (up to 60 s) by a
+    /// cut that came once the cap had grown beyond that, and 10 s anew once more than twice `too_many` were
+    /// in flight.
     hold: Duration,
     /// Number of rounds of replies in a row in which those to cheap requests were late.
     late_rounds: u32,

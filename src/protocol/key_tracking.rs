@@ -6,7 +6,8 @@ use super::{Arguments, encode};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
     /// Id (`CLIENT ID`) of the connection that receives the messages about changed keys in place of the
-    /// client's own (`REDIRECT`); none if not given. 0 is no connection's id.
+    /// client's own (`REDIRECT`); none if not given. 0, which a negative number becomes, is no connection's
+    /// id.
     pub redirect: Option<u64>,
     /// True if messages are sent about changes of all keys with certain prefixes, whether or not the client
     /// has read them (`BCAST`).
@@ -79,9 +80,9 @@ impl TrackingOptions {
         encode::request(out, words.into_iter());
     }
 
-    /// Adds the prefixes of the options that were in force `before` to these new options, if both ask for
-    /// messages by prefix (`BCAST`). New options that ask for these and name no prefix get the empty one,
-    /// which means all keys.
+    /// Adds the prefixes of the options that were in force `before` (`None` if tracking was off) to these new
+    /// options, if both ask for messages by prefix (`BCAST`). New options that ask for these and name no
+    /// prefix get the empty one, which means all keys.
     pub fn add_prefixes_of(&mut self, before: Option<&Self>) {
         if !self.is_broadcast {
             return;

@@ -65,9 +65,10 @@ impl Segment {
     }
 }
 
-/// Largest output buffer, in bytes, that a core's pool of buffers keeps for reuse.
+/// Largest output buffer, in bytes, that a core's pool of buffers keeps for reuse; a larger one is freed.
 const BUFFER_BYTES_KEPT: usize = 1024 * 1024;
-/// Maximum number of bytes of all output buffers that a core's pool keeps for reuse.
+/// Maximum number of bytes of all output buffers that a core's pool keeps for reuse; buffers beyond it are
+/// freed.
 const POOL_BYTES_KEPT: usize = 32 * 1024 * 1024;
 /// Number of bytes at which an output buffer of small messages is closed, and at which a send takes no
 /// further pieces, so that a long queue of output is sent in bounded steps.
@@ -123,7 +124,8 @@ impl BufferPool {
     }
 }
 
-/// Output of one connection that waits to be sent.
+/// Output of one connection that waits to be sent: small messages are gathered in buffers, large ones stay as
+/// they are.
 #[derive(Debug, Default)]
 pub struct Output {
     closed: VecDeque<Segment>,

@@ -22,7 +22,8 @@ pub struct Scanned {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MalformedReply;
 
-/// The reply scanner of one backend connection, with its state between chunks.
+/// The reply scanner of one backend connection, which finds where each reply ends without keeping its bytes,
+/// with its state between chunks.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
     /// Number of elements not yet received of attributes and pushes (messages that are no replies) before the
@@ -49,8 +50,8 @@ pub struct ReplyScanner {
     mark: Option<u8>,
 }
 
-/// Maximum number of bytes of a header line of a reply with a number or a length; lines of text are stepped
-/// over without being kept.
+/// Maximum number of bytes of a header line of a reply with a number or a length; a longer one makes the
+/// reply malformed. Lines of text are stepped over without being kept.
 const HEADER_BYTES_MAX: usize = 32;
 /// End of every line and of the bytes of every bulk string.
 const LINE_END: &[u8] = b"\r\n";
@@ -81,8 +82,8 @@ impl ReplyScanner {
         self.scan_parts(bytes)
     }
 
-    /// Scans further bytes of a connection as [`Self::scan`] does, piece by piece: the slower way, which
-    /// handles replies of any form and replies that arrive in several chunks.
+    /// Scans further bytes of a connection as [`Self::scan`] does and with the same results, piece by piece:
+    /// the slower way, which handles replies of any form and replies that arrive in several chunks.
     #[inline(never)]
     fn scan_parts(&mut self, bytes: &[u8]) -> Result<Option<Scanned>, MalformedReply> {
         if !self.is_midway() {
@@ -293,13 +294,13 @@ fn parse_count(line: &[u8]) -> Result<Option<u64>, MalformedReply> {
 }
 
 /// Returns the elements of a whole array reply, each as the bytes in which it was received; `None` if the
-/// reply is no array.
+/// reply is no array, or a null one.
 pub fn elements(array: &[u8]) -> Option<Elements<'_>> {
     elements_of(array, b'*', 1)
 }
 
 /// Returns the names and values of a whole map reply, one after the other; in RESP2 such a reply is an array.
-/// `None` for any other reply.
+/// `None` for any other reply and for null.
 pub fn names_and_values(map: &[u8]) -> Option<Elements<'_>> {
     elements_of(map, b'%', 2).or_else(|| elements(map))
 }
@@ -319,7 +320,8 @@ fn elements_of(aggregate: &[u8], kind: u8, per_count: usize) -> Option<Elements<
     Some(Elements { rest: &aggregate[newline + 1..], left: count.checked_mul(per_count)? })
 }
 
-/// Iterator over the elements of an array reply, each as the bytes in which it was received.
+/// Iterator over the elements of an array reply, each as the bytes in which it was received. Ends early at an
+/// element that is malformed or not whole.
 #[derive(Clone, Debug)]
 pub struct Elements<'a> {
     rest: &'a [u8],
@@ -359,8 +361,8 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// Returns the text of a whole reply that is one bulk string, verbatim string, simple string or error; `None`
-/// for any other reply.
+/// Returns the text of a whole reply that is one bulk string, verbatim string, simple string or simple error;
+/// `None` for any other reply, such as null.
 pub fn text(reply: &[u8]) -> Option<&[u8]> {
     let newline = reply.iter().position(|byte| *byte == b'\n')?;
     match reply[0] {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use crate::protocol::{Argument, Arguments, Room, encode, header, room};
 use crate::values::limits;
 
-/// Limits on the size of one connection's requests.
+/// Limits on the size of one connection's requests. A request beyond one of them is a protocol error.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestLimits {
     /// Maximum number of arguments of one request.
@@ -57,11 +57,13 @@ impl RequestLimits {
 /// Number of bytes by which a request may be longer than the largest allowed argument: for its command name,
 /// its key and the framing around them.
 const FRAMING_BYTES_SPARE: usize = 4096;
-/// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits.
+/// Maximum number of bytes of a header line (`*3`, `$5`): a type byte and the digits of 64 bits. A longer
+/// line is a protocol error.
 const HEADER_BYTES_MAX: usize = 24;
 /// Maximum capacity, in bytes, of the buffer of received bytes that a connection keeps between requests.
 const HELD_BYTES_KEPT: usize = 4096;
-/// Maximum number of argument positions for which a connection keeps memory between requests.
+/// Maximum number of argument positions for which a connection keeps memory between requests; memory for more
+/// is freed.
 const PLACES_KEPT: usize = 256;
 /// Number of bytes of finished requests in a connection's buffer at which they are removed from it, if they
 /// are at least half of its bytes: each byte is then moved at most once for each byte removed.
@@ -145,8 +147,9 @@ enum Found {
 
 impl RequestDecoder {
     /// Returns the next request from the bytes kept earlier and `chunk[*consumed..]`, and advances
-    /// `consumed`. `None` if no whole request is left: then all of the chunk is consumed and the rest is
-    /// kept. An error if the bytes are no request, or one beyond `limits`.
+    /// `consumed`. Skips empty arrays and blank lines, which get no reply. `None` if no whole request is
+    /// left: then all of the chunk is consumed and the rest is kept. An error if the bytes are no request, or
+    /// one beyond `limits`.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     pub fn next<'a>(
@@ -251,7 +254,8 @@ impl RequestDecoder {
         self.lent_bytes > 0
     }
 
-    /// Frees the memory that long requests of the connection have taken, unless a request is being received.
+    /// Frees the memory that long requests of the connection have taken, unless received bytes are kept in it
+    /// or a request is being received.
     pub fn tidy(&mut self) {
         if self.held.is_empty() && self.arguments_left.is_none() {
             self.held = Vec::new();
@@ -478,7 +482,8 @@ impl RequestDecoder {
     }
 
     /// Rewrites an inline request (a line of text) into the array that a client library would have sent, in
-    /// `canonical`. False if the line is blank; an error if a quote is not closed.
+    /// `canonical`. False if the line is blank; an error if a quote is not closed, or no space follows a
+    /// closing quote.
     fn canonicalise(&mut self, line: &[u8]) -> Result<bool, ProtocolError> {
         let words = split_line(line).ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))?;
         self.canonical.clear();
@@ -580,7 +585,8 @@ fn parse_number(digits: &[u8]) -> Option<usize> {
     })
 }
 
-/// Splits an inline request into words, by Redis's quoting rules. `None` if a quote is not closed.
+/// Splits an inline request into words, by Redis's quoting rules. `None` if a quote is not closed, or no
+/// space follows a closing quote.
 pub fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut at = 0;

@@ -44,9 +44,10 @@ pub fn expect(buffer: &mut Vec<u8>, bytes: usize, missing: usize) {
     grow(buffer, bytes + given(buffer.len() + bytes, missing));
 }
 
-/// Reserves capacity in a list for `missing` more items, if they are many. The number may be an estimate. A
-/// long list would otherwise be moved each time that it has doubled, the last time with half of a message of
-/// megabytes at once.
+/// Reserves capacity in a list for `missing` more items (an estimate), at most 16 times those in it, if they
+/// are more than a receive buffer has bytes and the list's spare capacity is small. A long list would
+/// otherwise be moved each time that it has doubled, the last time with half of a message of megabytes at
+/// once.
 pub fn expect_many<T>(items: &mut Vec<T>, missing: usize) {
     let (come, spare) = (items.len(), items.capacity() - items.len());
     if missing <= spare.max(ITEMS_SPARE) {

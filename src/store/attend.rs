@@ -1,6 +1,6 @@
 //! A script that runs for a long time (longer than `busy-reply-threshold`), and requests of other connections
-//! meanwhile: SCRIPT KILL, FUNCTION KILL and FUNCTION STATS are carried out, all others get the error
-//! `-BUSY`.
+//! meanwhile: SCRIPT KILL, FUNCTION KILL and FUNCTION STATS are carried out, a few others (such as MULTI)
+//! wait for the script's end, and the rest get the error `-BUSY`.
 
 use super::refusal::Refusal;
 use super::reply::Reply;

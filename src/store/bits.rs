@@ -113,9 +113,9 @@ fn ones(bytes: &[u8]) -> i64 {
     (rest + words.map(|bytes| u64::from(word(bytes).count_ones())).sum::<u64>()) as i64
 }
 
-/// Counts the bits that are set from bit `start` to bit `end` inclusive. Negative positions count from the
-/// end of the string; bit 0 is the highest bit of the first byte. `spend` is given the bytes that are read,
-/// and may refuse the request for their number.
+/// Returns the number of bits that are set from bit `start` to bit `end` inclusive. Negative positions count
+/// from the end of the string; bit 0 is the highest bit of the first byte. `spend` is given the bytes that
+/// are read, and may refuse the request for their number.
 fn ones_between(bytes: &[u8], start: i64, end: i64, spend: impl Fn(&[u8]) -> Done) -> Result<i64, Refusal> {
     let length = bytes.len() as i64 * 8;
     if start < 0 && end < 0 && start > end {

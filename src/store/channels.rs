@@ -32,7 +32,7 @@ struct Subscriber {
     names: [BTreeSet<Name>; SPACES],
 }
 
-/// The subscriptions of all connections.
+/// The subscriptions of all connections to channels, sharded channels and patterns, limited in bytes.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     spaces: [BTreeMap<Name, BTreeSet<u64>>; SPACES],

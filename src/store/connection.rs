@@ -14,7 +14,7 @@ use crate::protocol::Protocol;
 pub(super) const REDIS_VERSION: &str = "7.2.4";
 
 /// Maximum number of bytes of a client's name or library name, since these are stored as long as the
-/// connection lasts.
+/// connection lasts. A longer one is refused.
 const NAME_BYTES_MAX: usize = 1024;
 
 /// The address that is shown for every client, since the engine does not know the real one.

@@ -9,7 +9,8 @@ use super::{Engine, Session};
 use crate::protocol::{BufferPool, Output, RequestDecoder, Segment};
 use crate::values::{Action, ClientId, Owner};
 
-/// Maximum number of empty buffers that are kept, after replies were sent, for later replies.
+/// Maximum number of empty buffers that are kept, after replies were sent, for later replies; further ones
+/// are freed.
 const SPARE_BUFFERS_MAX: usize = 256;
 
 /// A connection, with the state `T` that its service keeps about it.
@@ -20,7 +21,7 @@ pub struct Connection<T> {
     pub session: Session,
     /// Decodes the bytes that were received into requests.
     pub decoder: RequestDecoder,
-    /// Replies that are to be sent.
+    /// Replies and messages that are to be sent.
     pub output: Output,
     /// True while the driver (the code that does the socket I/O) sends a part of this connection's output.
     sending: bool,

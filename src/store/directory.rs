@@ -1,6 +1,7 @@
 //! A directory that finds entries by name, in any case of letters, without allocating.
 
-/// Maximum number of bytes of a name, so that a name fits in three integers of 64 bits.
+/// Maximum number of bytes of a name, so that a name fits in three integers of 64 bits. A longer name is no
+/// command's.
 const NAME_BYTES_MAX: usize = 24;
 /// The number of slots in the hash index of a directory of commands: several times the number of names, so
 /// that nearly every search ends at its first slot.

@@ -48,9 +48,10 @@ pub struct EngineStatistics {
     pub refused_for_memory: u64,
     /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
-    /// Number of commands that the engine has carried out.
+    /// Number of commands that the engine has carried out, those in transactions and scripts included.
     pub commands: u64,
-    /// Number of the engine's replies that were errors.
+    /// Number of error replies, those to commands in transactions and scripts included. An error that a
+    /// script passes on counts once.
     pub errors: u64,
     /// Number of keys removed because their lifetime had ended.
     pub expired: u64,
@@ -117,7 +118,8 @@ impl Engine {
 
     /// Carries out one request of one connection, and appends its reply to `out` in the session's protocol
     /// version. SUBSCRIBE appends one reply per channel, and a blocking command that waits appends nothing
-    /// yet. Messages that the connection published to itself stand before the reply.
+    /// yet. Messages that the connection published to itself stand before the reply. Returns whether the
+    /// connection goes on, is to be closed, or waits.
     pub fn execute(
         &mut self,
         session: &mut Session,

@@ -170,7 +170,8 @@ impl Events {
     }
 
     /// Queues the event `name` of a key of a database, if events of its class are switched on and any
-    /// connection is subscribed. If the same command has emptied the key, the key's event `del` follows.
+    /// connection is subscribed. Beyond a request's limit on bytes of events, it is dropped and counted. If
+    /// the same command has emptied the key, the key's event `del` follows.
     pub(super) fn add(&mut self, class: Class, name: &'static str, database: u8, key: &[u8]) {
         if !self.is_on {
             return;
@@ -232,8 +233,8 @@ impl Events {
     }
 
     /// Publishes the queued events to the connections that are subscribed to their channels. `actor` is the
-    /// connection whose request is being carried out, and `effort` bounds the work; events that would exceed
-    /// it are dropped.
+    /// connection whose request is being carried out, if any. Events whose publishing would exceed `effort`,
+    /// or the bytes of events that a request may cause, are dropped and counted.
     pub(super) fn publish(&mut self, post: &mut Post, actor: Option<u64>, effort: &Effort) {
         self.settle();
         for Event { name, database, key } in std::mem::take(&mut self.queue) {

@@ -27,7 +27,8 @@ pub(super) const COMMANDS: &[Command] = &[
     command("hsetex", -6, Effect::Grow, hsetex),
 ];
 
-/// The latest expiry that a hash's field may have, in milliseconds since 1970, as in Redis.
+/// The latest expiry that a hash's field may have, in milliseconds since 1970, as in Redis; a later one is
+/// refused.
 pub(super) const EXPIRES_MS_MAX: i64 = (1 << 46) - 1;
 
 /// The reply of HEXPIRE, HTTL and their variants for a field that does not exist.

@@ -26,7 +26,8 @@ impl Keyed for Field {
     }
 }
 
-/// All fields of a hash.
+/// The value of a hash: all its fields, in a vector if they are few, else in a hash table, and their
+/// expiries.
 #[derive(Clone)]
 pub(super) struct Fields {
     shape: Shape,

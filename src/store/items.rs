@@ -12,7 +12,8 @@ pub(super) enum End {
     Right,
 }
 
-/// All items of a list, and their size in bytes.
+/// The value of a list: all its items in order, their size in bytes, and whether Redis would keep them in one
+/// listpack.
 #[derive(Clone, Default)]
 pub(super) struct Items {
     ring: VecDeque<Text>,

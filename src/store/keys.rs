@@ -146,7 +146,7 @@ fn database(number: i64) -> Result<u8, Refusal> {
     u8::try_from(number).ok().filter(|number| *number < ENGINE_DATABASES).ok_or(NO_DATABASE)
 }
 
-/// Returns the database whose number is argument `index`; an error if there is none.
+/// Returns the database whose number is argument `index`; an error if that is no number of a database.
 pub(super) fn database_at(call: &Call<'_>, index: usize) -> Result<u8, Refusal> {
     let number = call.integer_at(index)?;
     if i32::try_from(number).is_err() {

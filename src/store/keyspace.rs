@@ -111,7 +111,7 @@ pub struct Swept {
     pub removed: usize,
 }
 
-/// The keys of one database.
+/// The keys of one database (selected by SELECT), with their values and expiries.
 #[derive(Default)]
 struct Database {
     /// The 256 hash tables among which the keys of the database are divided by their hash; none until the
@@ -131,7 +131,8 @@ impl Database {
     }
 }
 
-/// All keys of an engine.
+/// All keys of an engine in all its databases, their memory and expiries, and the connections that are told of
+/// their changes.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
     /// The number of the selected database, on which all operations but memory accounting and sweeps work.
@@ -451,8 +452,9 @@ impl Keyspace {
         entry
     }
 
-    /// Changes the value at a location by `change`, and updates the memory counts. A collection that loses
-    /// its last element is removed. Returns the result of `change`.
+    /// Changes the value at a location by `change`, records the access, and updates the memory counts. For
+    /// connections that watch or track the key this counts as a change. A collection that loses its last
+    /// element is removed. Returns the result of `change`.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let database = &mut self.databases[usize::from(self.selected)];
@@ -520,8 +522,8 @@ impl Keyspace {
         database.volatile -= usize::from(before != NEVER_MS);
     }
 
-    /// Removes expired keys and hash fields of all databases, visiting about `budget` of them at most. The
-    /// next call goes on where this one has ended.
+    /// Removes expired keys and hash fields of all databases, visiting about `budget` of them at most, and
+    /// returns how many it visited and removed. The next call goes on where this one has ended.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..ENGINE_DATABASES {

@@ -12,7 +12,8 @@ use crate::protocol::command::{self as table, Flags};
 
 pub(super) const COMMANDS: &[Command] = &[command("latency", -2, Effect::Read, latency)];
 
-/// The most samples that are kept of one LATENCY event (`command` or `fast-command`), as in Redis.
+/// The most samples that are kept of one LATENCY event (`command` or `fast-command`), as in Redis. A further
+/// one takes the place of the oldest.
 const SAMPLES_MAX: usize = 160;
 
 /// The event of LATENCY that a slow command counts as, by whether the command has the flag `fast`.

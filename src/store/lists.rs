@@ -140,8 +140,8 @@ fn pop_several(call: &mut Call<'_>, end: End) -> Done {
     Ok(())
 }
 
-/// Refuses a pop of `count` items from one end of the list in argument 1 if its reply could not hold them,
-/// before any item is removed.
+/// Refuses a pop of `count` items from one end of the list in argument 1 if its reply could not hold them or
+/// it takes too much effort, before any item is removed. An error also if the value is no list.
 fn expect_popped(call: &Call<'_>, end: End, count: usize) -> Done {
     expect_popped_from(call, call.at(1), end, count)
 }
@@ -201,7 +201,7 @@ fn lmpop(call: &mut Call<'_>) -> Done {
 
 /// Carries out a call that pops from lists (`want` says from which end and how many) on the list at `key`:
 /// pops and writes the reply. False, with nothing done, if there is no such list or `want` is not about
-/// lists.
+/// lists. An error if a key holds another type, or the reply or the effort does not suffice.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (end, most) = match want {
         Want::Item(end) => (*end, 1),

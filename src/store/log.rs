@@ -113,11 +113,12 @@ impl NodeSize {
 #[derive(Clone, Default)]
 pub(super) struct Log {
     entries: BTreeMap<Id, Entry>,
-    /// The greatest id that an entry of the stream ever had.
+    /// The greatest id that an entry of the stream ever had, or the one that XSETID has set. New entries get
+    /// greater ids.
     pub(super) last: Id,
-    /// The number of entries that were ever added to the stream.
+    /// The number of entries that were ever added to the stream, or the number that XSETID has set.
     pub(super) added: u64,
-    /// The greatest id of an entry that was deleted by XDEL.
+    /// The greatest id of an entry that XDEL has deleted, or the one that XSETID has set; 0-0 without any.
     pub(super) deleted: Id,
     bytes: usize,
     node: u64,

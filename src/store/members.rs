@@ -13,7 +13,8 @@ impl Keyed for Text {
     }
 }
 
-/// All members of a set.
+/// The value of a set: all its members, as sorted integers if they are few and nothing else, else in a hash
+/// table.
 #[derive(Clone)]
 pub(super) struct Members {
     shape: Shape,
@@ -131,7 +132,8 @@ impl Members {
         self.len() < shapes.get(Size::SetMembers) && member.len().max(longest) <= bytes_max
     }
 
-    /// Marks a set that is stored in a hash table as one that Redis keeps as a listpack.
+    /// Marks a set that is stored in a hash table as one that Redis keeps as a listpack, as `OBJECT ENCODING`
+    /// then says.
     fn pack(&mut self) {
         if let Shape::Texts(table) = &mut self.shape {
             let table = std::mem::replace(table, Table::new(self.hasher.clone()));

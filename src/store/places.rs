@@ -156,8 +156,8 @@ struct Search<'a> {
     /// True if the center of the search is to be a member of a key that does not exist, so that nothing is
     /// found.
     center_missing: bool,
-    /// The option that gave the center of the search (`frommember` or `fromlonlat`). If that option is
-    /// repeated, its last place counts; the other option is then a syntax error.
+    /// The option that gave the center of the search (`frommember` or `fromlonlat`); `None` until one is
+    /// read. If that option is repeated, its last place counts; the other option is then a syntax error.
     center_from: Option<&'static str>,
     outline: Option<Outline>,
     /// The length, in metres, of the unit in which distances are replied.

@@ -29,10 +29,11 @@ pub(super) struct Post {
     deliveries: VecDeque<Delivery>,
     /// Messages for the connection whose request is being carried out, which are sent before its reply.
     pub(super) own: Vec<u8>,
-    /// Number of bytes of the messages to subscribers that the present request has caused, which are limited.
+    /// Number of bytes of the messages to subscribers, and of stream entries to calls that waited, that the
+    /// present request has caused. Beyond a limit the request, or the call, is refused.
     messages_bytes: usize,
-    /// Number of bytes of the messages about keyspace events that the present request has caused, which are
-    /// limited.
+    /// Number of bytes of the messages about keyspace events that the present request has caused. Beyond a
+    /// limit the events are dropped.
     events_bytes: usize,
 }
 

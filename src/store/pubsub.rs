@@ -169,9 +169,9 @@ fn matching(post: &Post, effort: &Effort, channel: &[u8]) -> Result<Vec<Box<[u8]
     Ok(patterns)
 }
 
-/// Returns the bytes of all messages that result from publishing `message` on `channel`, where `patterns` are
-/// the patterns that the channel matches. Messages to several subscribers of one channel or pattern count
-/// once.
+/// Returns the bytes that publishing `message` on `channel` counts for, where `patterns` are the patterns
+/// that the channel's name matches: those of channel, pattern and text, without RESP framing. They count once
+/// if the channel has subscribers, and once for each pattern, however many subscribers each has.
 fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &[u8]) -> usize {
     let bytes = |pattern: &[u8]| pattern.len() + channel.len() + message.len();
     let channel_bytes = post.channels.number(Space::Channels, channel).min(1) * bytes(b"");
@@ -199,8 +199,9 @@ fn send_to_all(
 }
 
 /// Sends a message about a keyspace event to the subscribers of a channel and of the patterns that it
-/// matches. `actor` is the connection whose request caused the event, if any. An error if the request has
-/// caused too many bytes of events, or if the work would exceed what is left of `effort`.
+/// matches, if there are any. `actor` is the connection whose request caused the event, if any. An error, and
+/// nothing sent, if the request has caused too many bytes of events, or if the work would exceed what is left
+/// of `effort`.
 pub(super) fn publish_event(
     post: &mut Post,
     actor: Option<u64>,

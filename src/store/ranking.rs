@@ -26,7 +26,8 @@ impl Keyed for Scored {
     }
 }
 
-/// All members of a sorted set.
+/// The value of a sorted set: all its members with their scores, by name in a hash table and in ascending
+/// order.
 #[derive(Clone)]
 pub(super) struct Ranking {
     scores: Table<Scored>,

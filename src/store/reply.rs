@@ -80,7 +80,8 @@ impl<'a> Reply<'a> {
         Ok(())
     }
 
-    /// Replaces everything that the command has written with the error reply for `refusal`.
+    /// Replaces everything that the command has written with the error reply for `refusal`; in a transaction
+    /// whose limit leaves no room for its text, with a short error.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         self.out.truncate(self.start);
         let text = refusal.bytes();

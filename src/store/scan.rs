@@ -110,7 +110,8 @@ impl<'a> Page<'a> {
     }
 
     /// Handles an element that the scan has reached: if its name matches, `write` appends it to the reply as
-    /// `strings` strings.
+    /// `strings` strings. If too little effort (steps of work) is left for the match, [`Page::finish`] will
+    /// fail.
     pub(super) fn meet(&mut self, name: &[u8], strings: usize, write: impl FnOnce()) {
         match self.options.wants(name, self.effort) {
             Ok(true) => {
@@ -123,7 +124,8 @@ impl<'a> Page<'a> {
     }
 
     /// Completes the reply to SCAN or a variant: inserts the cursor for the client's next call (`next`, or 0
-    /// at the end) and the number of elements before the elements. An error if an element was refused.
+    /// at the end) and the number of elements before the elements. An error if there was too little effort
+    /// (steps of work) to match the name of an element.
     pub(super) fn finish(self, out: &mut Reply<'_>, next: Option<u64>) -> Done {
         self.refused?;
         out.insert(0, |out| {
@@ -167,7 +169,7 @@ pub(super) fn picks(
 }
 
 /// Maximum number of elements, with repetitions, that HRANDFIELD and its variants may be asked for by a
-/// negative count.
+/// negative count. A request for more is refused.
 const PICKS_MAX: usize = 1_000_000;
 
 #[cfg(test)]

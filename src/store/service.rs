@@ -22,7 +22,7 @@ struct Turns {
     allowance: Allowance,
     reading_paused: bool,
     /// A request that may run a script: it was copied from the received bytes, and is carried out in the
-    /// connection's next turn.
+    /// connection's next turn. `None` if no such request waits.
     aside: Option<Box<Aside>>,
     /// True once the client has closed its sending side. Requests that it has sent before are still answered.
     ended: bool,

@@ -155,7 +155,8 @@ impl Engine {
         }
     }
 
-    /// Ends the wait of a connection's blocking call without a reply; the caller replies in another way.
+    /// Ends the wait of a connection's blocking call without a reply; the caller replies in another way. Does
+    /// nothing if no call of the connection waits.
     pub fn cancel_wait(&mut self, session: &Session) {
         self.keyspace.interest.waits.leave(session.id);
     }

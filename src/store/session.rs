@@ -2,7 +2,8 @@
 
 use crate::protocol::{Argument, Arguments, Protocol};
 
-/// Maximum number of bytes that the commands queued in one transaction may take.
+/// Maximum number of bytes that the commands queued in one transaction may take. Beyond it a command is not
+/// queued, and EXEC fails.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The memory in bytes that a command queued in a transaction takes besides its words, including the overhead

@@ -15,7 +15,7 @@ use super::numbers;
 use super::shapes::{Shapes, Size};
 pub(super) use table::ROWS;
 
-/// Maximum number of bytes of a value that CONFIG SET gives.
+/// Maximum number of bytes of a value that CONFIG SET gives; a longer one is refused.
 const VALUE_BYTES_MAX: usize = 1_024;
 
 /// The kind of a setting, which decides the values that it accepts.
@@ -215,7 +215,8 @@ pub(super) struct Settings {
     /// The memory of keys and values in bytes at which writes are refused (`maxmemory`); 0 leaves only the
     /// store's own limit.
     pub(super) bytes_max: u64,
-    /// The largest sparse form of a `HyperLogLog` in bytes, with its header (`hll-sparse-max-bytes`).
+    /// The largest sparse form of a `HyperLogLog` in bytes, with its header (`hll-sparse-max-bytes`). One
+    /// that would be larger is stored in the dense form.
     pub(super) sparse_bytes_max: usize,
     /// The number of entries and of bytes at which a node (a group of entries) of a stream is full
     /// (`stream-node-max-entries`, `stream-node-max-bytes`).
@@ -225,7 +226,8 @@ pub(super) struct Settings {
     /// True if a histogram of times is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
     /// Maximum number of keys whose readers are remembered, so that they are told of changes (CLIENT
-    /// TRACKING; `tracking-table-max-keys`); 0 for no such limit.
+    /// TRACKING; `tracking-table-max-keys`); 0 for no such limit. Beyond it keys are removed, and their
+    /// readers told that they have changed.
     pub(super) tracked_keys_max: usize,
     /// The number of replicas without which writes are refused (`min-replicas-to-write`); 0 if writes need no
     /// replicas.

@@ -46,9 +46,10 @@ pub(super) enum Size {
     RankingBytes,
     /// The most members of a set of integers that is stored as sorted integers (`set-max-intset-entries`).
     Integers,
-    /// The most members of a small set that are not all integers (`set-max-listpack-entries`).
+    /// The most members of a small set whose members are not all integers (`set-max-listpack-entries`).
     SetMembers,
-    /// The longest member of a small set that are not all integers, in bytes (`set-max-listpack-value`).
+    /// The longest member, in bytes, of a small set whose members are not all integers
+    /// (`set-max-listpack-value`).
     SetBytes,
 }
 

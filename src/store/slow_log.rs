@@ -86,7 +86,7 @@ impl SlowLog {
     }
 
     /// Begins the timing of a request in the turn (pass of the service's loop) that began at `now`. Reads the
-    /// clock if `slowlog-log-slower-than` is below 1 ms, so that each request is timed.
+    /// `clock`, if there is one, if `slowlog-log-slower-than` is below 1 ms, so that each request is timed.
     pub(super) fn begin(&mut self, clock: Option<&Clock>, now: Now) {
         self.ended = self.ended.max(now.monotonic);
         if let Some(clock) = clock.filter(|_| (0..SHORT_US).contains(&self.slower_than_us)) {
@@ -96,7 +96,7 @@ impl SlowLog {
 
     /// Ends the timing of a request that took `effort` units of effort (steps of work), and logs it if its
     /// duration reaches the threshold. Light requests are not timed if the threshold is 1 ms or longer.
-    /// Without a `clock` nothing is logged.
+    /// Nothing is logged without a `clock`, with a negative threshold, or of `AUTH` and `HELLO`.
     pub(super) fn end(
         &mut self,
         clock: Option<&Clock>,
@@ -130,7 +130,8 @@ impl SlowLog {
     }
 }
 
-/// Returns the words that the log keeps of a request, cut to the limits on their number and length.
+/// Returns the words that the log keeps of a request: at most 32 words, of at most 128 bytes each, with notes
+/// of how many are left out.
 fn kept(arguments: Arguments<'_>) -> Vec<Box<[u8]>> {
     let count = arguments.len();
     let shown = if count > WORDS_MAX { WORDS_MAX - 1 } else { count };

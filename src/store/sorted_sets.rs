@@ -289,8 +289,8 @@ fn pop(call: &mut Call<'_>, extreme: Extreme) -> Done {
 }
 
 /// Removes and returns up to `count` members of the sorted set at `key`, from the lowest or the highest score
-/// on; removes none if the reply could not hold them all. Empty if there is no such key. An error also if the
-/// value is no sorted set, or if that takes too much effort.
+/// on. Empty if there is no such key. An error, with nothing removed, if the reply could not hold all of
+/// them, if the value is no sorted set, or if that takes too much effort.
 fn popped(call: &mut Call<'_>, key: &[u8], extreme: Extreme, count: usize) -> Result<Vec<Scored>, Refusal> {
     let (out, effort) = (&call.out, call.effort);
     let popped = call.keyspace.change(key, |ranking: &mut Ranking| {
@@ -334,7 +334,8 @@ fn zmpop(call: &mut Call<'_>) -> Done {
 
 /// Carries out a call that pops from sorted sets (`want` says from which end and how many) on the sorted set
 /// at `key`: pops and writes the reply. False, with nothing done, if there is no such sorted set or `want` is
-/// not about sorted sets.
+/// not about sorted sets. An error if the key holds another type, or the reply or the effort does not
+/// suffice.
 pub(super) fn serve(call: &mut Call<'_>, want: &Want, key: &[u8]) -> Result<bool, Refusal> {
     let (extreme, count) = match want {
         Want::Member(extreme) => (*extreme, 1),

@@ -271,8 +271,8 @@ impl Stats {
         }
     }
 
-    /// Counts an error reply by its code, the first word of its text. New codes are not counted once 128 are
-    /// known.
+    /// Counts an error reply by its code, the first word of its text, or as `ERR` if that is no code. New
+    /// codes are not counted once 128 are known.
     pub(super) fn count_error(&mut self, text: &[u8]) {
         let word = text.split(|byte| *byte == b' ').next().filter(|word| word.len() < text.len());
         let word = word.filter(|word| word.len() <= CODE_BYTES_MAX && word.iter().all(u8::is_ascii_graphic));

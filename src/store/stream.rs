@@ -43,10 +43,11 @@ pub(super) struct Consumer {
 /// A group of consumers of a stream, with the entries that are delivered and not acknowledged (pending).
 #[derive(Clone)]
 pub(super) struct Group {
-    /// The greatest id of an entry that the group has delivered to a consumer.
+    /// The id after which the group delivers entries: that of the last entry delivered to a consumer, unless
+    /// XGROUP or XCLAIM has set another.
     pub(super) last: Id,
-    /// The number of entries ever added to the stream, up to and including the last one that the group has
-    /// delivered; `None` if it cannot be computed.
+    /// The number of entries ever added to the stream, up to and including the one with the id `last` (XGROUP
+    /// may set it, too: ENTRIESREAD); `None` if it cannot be computed.
     pub(super) read: Option<u64>,
     pub(super) pending: BTreeMap<Id, Pending>,
     pub(super) consumers: BTreeMap<Name, Consumer>,
@@ -73,7 +74,8 @@ impl Group {
         Some((log.added as i64).wrapping_sub(read? as i64))
     }
 
-    /// Records that the group has delivered the entry `id` for the first time, and counts it as read.
+    /// Records that the group has delivered the entry `id` for the first time, and counts it as read. Does
+    /// nothing if the group has delivered that id or a greater one.
     pub(super) fn advance(&mut self, log: &Log, id: Id) {
         if id <= self.last {
             return;

@@ -27,7 +27,7 @@ pub(super) const COMMANDS: &[Command] = &[
 /// The number of entries that XAUTOCLAIM examines for each entry that it may claim.
 const ATTEMPTS: usize = 10;
 /// Maximum number of entries that one XAUTOCLAIM may ask for (COUNT), as in Redis, whose arrays cannot be
-/// longer.
+/// longer. A larger COUNT is refused.
 const CLAIMED_MAX: usize = i64::MAX as usize / 16;
 /// The number of entries that XAUTOCLAIM claims without COUNT.
 const CLAIMED: usize = 100;
@@ -84,9 +84,10 @@ impl GroupOptions {
     }
 }
 
-/// Maximum number of words of XGROUP CREATE, the command's name included, as in Redis: enough for each option once.
+/// Maximum number of words of XGROUP CREATE, the command's name included, as in Redis: enough for each option
+/// once. A longer request is refused.
 const CREATE_WORDS_MAX: usize = 8;
-/// Maximum number of words of XGROUP SETID, the command's name included.
+/// Maximum number of words of XGROUP SETID, the command's name included; a longer request is refused.
 const SET_ID_WORDS_MAX: usize = 7;
 
 const NO_STREAM: Refusal = Refusal::Words(

@@ -43,7 +43,7 @@ fn part(text: &[u8]) -> Option<u64> {
     digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
-/// Maximum number of bytes of the text of an id of a stream entry, as in Redis.
+/// Maximum number of bytes of the text of an id of a stream entry, as in Redis; a longer text is no id.
 const ID_BYTES_MAX: usize = 127;
 
 /// Parses an id of a stream entry, `ms` or `ms-sequence`; in the first form the sequence number is
@@ -115,9 +115,9 @@ impl Wanted {
         }
     }
 
-    /// Returns the id that XADD gives to a new entry of a stream whose last one is `last`; `None` if that id
-    /// would not be greater than `last`. `now_ms` is the present time, which the id has if XADD leaves its
-    /// time open.
+    /// Returns the id that XADD gives to a new entry of a stream whose last id is `last`. With the time left
+    /// open (`*`), it has the present time (`now_ms`) or, if the clock is not ahead of `last`, is the next id
+    /// after `last`. `None` if the id would not be greater than `last`, or if no greater one exists.
     fn settle(self, last: Id, now_ms: u64) -> Option<Id> {
         let id = match self {
             Self::Any if now_ms > last.ms => Id { ms: now_ms, sequence: 0 },

@@ -81,7 +81,8 @@ fn length(call: &mut Call<'_>, index: usize) -> Result<usize, Refusal> {
     length.map_err(|_| Refusal::Words("ERR The specified keys must contain string values"))
 }
 
-/// Returns the string at a key, an integer's digits in `digits`; an empty one if there is no such key.
+/// Returns the string at a key, an integer's digits in `digits`; an empty one if there is no such key. The
+/// caller has made sure that the value is a string.
 fn string<'a>(keyspace: &'a Keyspace, key: &[u8], digits: &'a mut numbers::Digits) -> &'a [u8] {
     let value = keyspace.peek(key).map(|entry| &entry.value);
     value.and_then(|value| value.bytes(digits)).unwrap_or_default()

@@ -20,7 +20,8 @@ pub struct Sweeper {
 
 impl Sweeper {
     /// Removes expired keys and hash fields from the engine (a sweep) at the end of a turn (pass of the
-    /// service's loop), if that is due. Sweeps go on only while a key has an expiry.
+    /// service's loop), if that is due. The next sweep is due at once if more than a quarter of the visited
+    /// keys had expired, else in 100 ms. Sweeps go on only while a key has an expiry.
     pub fn handle_turn_end(&mut self, engine: &mut Engine, now: Now) {
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;

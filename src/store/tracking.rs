@@ -17,9 +17,11 @@ const KEY_BYTES: usize = 96;
 /// The approximate bytes that one connection's read of a key takes in the table of keys that connections have
 /// read.
 const READER_BYTES: usize = 32;
-/// Maximum number of key prefixes that one connection may track (CLIENT TRACKING with BCAST and PREFIX).
+/// Maximum number of key prefixes that one connection may track (CLIENT TRACKING with BCAST and PREFIX); a
+/// request for more is refused.
 const PREFIXES_MAX: usize = 256;
-/// Maximum number of bytes of all key prefixes together that one connection tracks (CLIENT TRACKING).
+/// Maximum number of bytes of all key prefixes together that one connection tracks (CLIENT TRACKING); a
+/// request for more is refused.
 const PREFIXES_BYTES_MAX: usize = 64 * 1024;
 
 type Name = Box<[u8]>;
@@ -27,8 +29,8 @@ type Name = Box<[u8]>;
 /// The message, to a connection that tracks keys, that all keys may have changed.
 const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// Maximum bytes of the names of changed keys, with 64 bytes more for each, that wait to be sent to
-/// connections which track by prefix (BCAST). Beyond them, these connections are told that all keys may have
-/// changed.
+/// connections which track by prefix (BCAST), for all prefixes together. Of a prefix that exceeds it, the
+/// changes are dropped, and its connections are told that all keys may have changed.
 const BROADCAST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The approximate bytes that a changed key takes under each of the tracked prefixes (BCAST) that it begins
 /// with, besides its name.
@@ -37,7 +39,7 @@ const CHANGE_BYTES: usize = 64;
 /// more than its limit. After the n-th such request in a row, n times as many are removed.
 const REMOVED_AT_ONCE: usize = 100;
 
-/// A connection for which CLIENT TRACKING is on.
+/// A connection for which CLIENT TRACKING is on, so that it is sent messages about changed keys.
 #[derive(Clone, Debug, Default)]
 struct Client {
     options: TrackingOptions,
@@ -117,7 +119,8 @@ impl Tracking {
     }
 
     /// Records that a connection (`session`) has read a key, so that it is sent a message when the key
-    /// changes.
+    /// changes; does nothing if its tracking leaves this read out. If the table of keys takes too many bytes
+    /// then, keys are removed from it, and the connections that have read them are told that they changed.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;

@@ -81,11 +81,11 @@ pub(super) enum Want {
     /// The call waits for members of a sorted set with the lowest or highest scores, and takes up to this
     /// many (BZMPOP).
     Members(Extreme, usize),
-    /// The call waits for entries of a stream after an id (XREAD), and reads at most `count`; `after` has the
-    /// ids in the order of the call's keys.
+    /// The call waits for entries of a stream after an id (XREAD), and reads at most `count` of each stream,
+    /// all if it is `None`; `after` has the ids in the order of the call's keys.
     Entries { after: Vec<Id>, count: Option<usize> },
     /// The call waits for entries of a stream that a group has not delivered (XREADGROUP), and reads at most
-    /// `count` for `consumer`; with `forgets` (NOACK) they do not become pending.
+    /// `count` (all if it is `None`) for `consumer`; with `forgets` (NOACK) they do not become pending.
     Deliveries { group: Name, consumer: Name, count: Option<usize>, forgets: bool },
     /// The call waits for acknowledgements of replicas (WAIT), which never come.
     Replicas,
@@ -379,8 +379,9 @@ fn timeout(ms: i64) -> Result<Timeout, Refusal> {
 }
 
 impl Call<'_> {
-    /// Lets the blocking call wait for the elements `want` at one of `keys`. False if it may not wait,
-    /// because it is part of a transaction or a script; an error if too many calls wait.
+    /// Lets the blocking call wait for the elements `want` at one of `keys`, of which repeated ones count
+    /// once. False if it may not wait, because it is part of a transaction or a script: the caller then
+    /// replies at once, as after its timeout. An error if too many calls wait.
     pub(super) fn wait(
         &mut self,
         keys: &mut dyn Iterator<Item = &[u8]>,

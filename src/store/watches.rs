@@ -20,7 +20,8 @@ struct Watched {
     broken: bool,
 }
 
-/// The keys that all connections watch (WATCH).
+/// The keys that all connections watch (WATCH), so that EXEC fails on a connection of whose keys one has
+/// changed.
 #[derive(Debug)]
 pub(super) struct Watches {
     by_key: Vec<BTreeMap<Name, BTreeSet<u64>>>,

@@ -357,7 +357,8 @@ struct Host {
     id: HostId,
     fleet: Fleet,
     next_ms: u64,
-    /// The store's answer that is under way to the host, and the time of its arrival in milliseconds.
+    /// The store's answer that is under way to the host, and the time of its arrival in milliseconds; None if
+    /// none is.
     answer: Option<(u64, Answer)>,
     /// Demand of the host's clients, in request units per second.
     demand: f64,

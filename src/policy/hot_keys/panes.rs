@@ -33,7 +33,8 @@ pub(super) fn keep(panes: &mut [u64; PANES], newest: u64) {
     panes[0] = newest;
 }
 
-/// The last panes (intervals of 50 ms in which requests are counted) of a core, newest first.
+/// Lengths and loads of the last panes (intervals of 50 ms in which requests are counted) of a core, newest
+/// first, from which follows how many requests make a key hot.
 #[derive(Debug)]
 pub(super) struct Panes {
     settings: HotSettings,
@@ -72,7 +73,7 @@ impl Panes {
 
 impl HotSettings {
     /// Returns the number of requests, in a time span of `nanos` with `load` requests of the core, at which a
-    /// key is hot.
+    /// key is hot: by the least rate or the least share of the load, whichever is more, and at least 1.
     pub(super) fn hot_from(&self, nanos: u64, load: u64) -> u64 {
         let by_rate = u128::from(self.least_per_second) * u128::from(nanos) / 1_000_000_000;
         let by_share = u128::from(self.least_share_per_mille) * u128::from(load) / 1_000;

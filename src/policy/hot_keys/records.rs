@@ -32,8 +32,8 @@ impl KeyName {
         self.length
     }
 
-    /// True if the whole key is stored, and not only the start of a long one. Only such keys can be
-    /// distinguished with certainty, so replies of others are never kept.
+    /// True if the whole key is stored, and not only the start of a long one. Only such keys can be told
+    /// apart with certainty, so replies for longer keys are never cached.
     pub fn is_whole(&self) -> bool {
         self.bytes.len() == self.length
     }
@@ -122,7 +122,7 @@ pub(super) enum Heat {
     Hot { since: Timestamp, cold_for: u64 },
 }
 
-/// The record of one key whose requests are counted one by one.
+/// The record of one key whose requests are counted one by one, because it is hot or may become hot.
 #[derive(Debug)]
 pub(super) struct Record {
     pub hash: u64,

@@ -9,7 +9,8 @@ const COUNTERS: usize = 4_096;
 /// keys are counted one by one), and a request touches one cache line.
 const WARM: u32 = 1 << 31;
 
-/// Counters of requests (or of their costs) by hash slot, on one core.
+/// Counters of requests (or of their costs) by hash slot, on one core: only keys of busy slots are counted
+/// one by one.
 #[derive(Debug)]
 pub(super) struct Slots {
     counters: Box<[u32; COUNTERS]>,
@@ -51,7 +52,8 @@ impl Slots {
         }
     }
 
-    /// Returns the sum of the counters of all slots since they were last emptied for a new interval.
+    /// Returns the sum of all requests (or costs) counted since the counters were last emptied for a new
+    /// interval.
     pub fn total(&self) -> u64 {
         self.counters.iter().map(|counter| u64::from(counter & !WARM)).sum()
     }

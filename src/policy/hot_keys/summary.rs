@@ -45,7 +45,8 @@ struct Place {
     next: u16,
 }
 
-/// The keys with the most requests, each with its count; they are found by their hashes.
+/// The keys with the most requests (or the most cost) in an interval, each with its count; they are found by
+/// their hashes. If all places are taken, a new key takes that of the key with the lowest count.
 #[derive(Debug)]
 pub(super) struct Summary {
     heads: Box<[u16; HEADS]>,

@@ -13,13 +13,14 @@ const PARTS: usize = 1 << PARTS_BITS;
 /// Number of bits of the longest latency that is counted, 67 s in microseconds. A longer one was measured
 /// wrongly.
 const MICROS_BITS: u32 = 26;
-/// Longest latency that is counted, in microseconds.
+/// Longest latency that is counted, in microseconds. A longer one, and zero, is ignored.
 const MICROS_MAX: u64 = (1 << MICROS_BITS) - 1;
 /// Number of counters that record a set of latencies by size.
 const COUNTERS: usize = PARTS * (MICROS_BITS - PARTS_BITS + 1) as usize;
 /// Number of samples wanted in a slice (250 ms): of more replies, every n-th is sampled.
 const KEPT: u32 = 800;
-/// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet.
+/// Maximum number of samples kept in a slice (250 ms) whose number of replies is not known yet; further ones
+/// are left out.
 const KEPT_MAX: u32 = 2 * KEPT;
 /// Number of parts, of ten seconds each, of the minute over which usual latency is measured. Ten seconds are
 /// also the longest time over which recent latency is measured.
@@ -187,7 +188,8 @@ impl Default for Times {
 }
 
 impl Times {
-    /// Records the latency of a reply, in microseconds.
+    /// Records the latency of a reply, in microseconds, if it is among those that are sampled. A latency of
+    /// zero or of more than 67 s was measured wrongly, and is ignored.
     #[inline]
     pub fn record(&mut self, micros: u64) {
         if self.skip > 0 {
@@ -205,8 +207,9 @@ impl Times {
         }
     }
 
-    /// Ends `passed` slices (250 ms each), of which only the last has replies. Learns usual latencies from it
-    /// unless `is_frozen` (latencies are too high to be learnt as usual).
+    /// Ends `passed` slices (250 ms each), of which only the last has replies: those recorded since the last
+    /// call. Learns usual latencies from it unless `is_frozen` (latencies are too high to be learnt as
+    /// usual).
     pub fn end_slice(&mut self, passed: usize, is_frozen: bool) {
         let replies = self.looked_at.saturating_mul(self.stride);
         self.current.replies = replies;

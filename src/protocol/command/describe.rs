@@ -213,7 +213,7 @@ fn write_docs(out: &mut Vec<u8>, protocol: Protocol, command: &Command) {
 }
 
 /// Maximum number of bytes of the operand of `COMMAND LIST FILTERBY`: no name of a command, category or
-/// module is nearly as long.
+/// module is nearly as long. A longer one is a syntax error.
 const OPERAND_BYTES_MAX: usize = 128;
 
 fn write_list(out: &mut Vec<u8>, protocol: Protocol, filter: &[&[u8]]) {

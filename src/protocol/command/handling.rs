@@ -12,8 +12,8 @@ pub enum Handling {
     Forward,
     /// The request goes to the store where its keys live, and changes keys of two databases there.
     BetweenDatabases,
-    /// The request is split by key into parts, one per place where keys live, and the parts' replies are
-    /// merged into one.
+    /// The request is split by key into parts, each of which goes to the home core of its keys (the core
+    /// through which all requests for a key pass), and the parts' replies are merged into one.
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),
@@ -238,8 +238,8 @@ impl LocalCommand {
     }
 
     /// True if the command reads or changes the state of its connection: its identity, RESP version,
-    /// transaction or lifetime. Such a command is refused over HTTP, where clients share connections that
-    /// have no such state.
+    /// transaction or lifetime; every `CLIENT` command counts. Such a command is refused over HTTP, where
+    /// clients share connections that have no such state.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Auth

@@ -34,7 +34,7 @@ pub enum Keys {
     },
     /// The keys are the first half of the arguments after the word `STREAMS`.
     Streams,
-    /// The keys are the first argument, and the argument after `STORE`.
+    /// The keys are the first argument, and the argument after the last `STORE`.
     Sort,
     /// The keys are the first argument, and the last argument that follows `STORE` or `STOREDIST`.
     GeoStore,

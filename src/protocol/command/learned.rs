@@ -11,14 +11,15 @@ use super::{Class, Command, CommandId, Effect, Flags, Group, Handling, Keys, Pri
 use crate::protocol::reply;
 
 /// Maximum number of bytes of the name of a command that is learned from a store, including that of a
-/// subcommand.
+/// subcommand. A command with a longer one is not learned.
 pub(super) const NAME_BYTES_MAX: usize = 64;
-/// Maximum number of commands that are learned from stores, subcommands included. Redis 8 with all its
-/// modules has about 250 that weir's table lacks.
+/// Maximum number of commands that are learned from stores, subcommands included; further ones stay unknown.
+/// Redis 8 with all its modules has about 250 that weir's table lacks.
 const LEARNED_MAX: usize = 1024;
 /// Number of slots in the hash table of commands learned from stores: at least half of them stay empty.
 const CELLS: usize = 2 * LEARNED_MAX;
-/// Maximum number of rules by which one learned command's keys are found.
+/// Maximum number of rules by which one learned command's keys are found. A command that needs more is not
+/// learned.
 const SPECS_MAX: usize = 8;
 
 /// The commands learned from stores, as a hash table. A command is in the slot that its name hashes to or, if
@@ -26,7 +27,8 @@ const SPECS_MAX: usize = 8;
 static LEARNED: [OnceLock<&'static Command>; CELLS] = [const { OnceLock::new() }; CELLS];
 
 /// Learns the commands of a store from its whole reply to `COMMAND`, and returns how many were new. It leaves
-/// out commands that the table has, that name no keys, or whose keys cannot be found from the reply.
+/// out commands that the table has, that name no keys, or whose keys cannot be found from the reply, and all
+/// beyond the 1,024th. weir refuses a command that it has not learned as unknown.
 pub fn learn(reply: &[u8]) -> usize {
     let mut learned = 0;
     for told in reply::elements(reply).into_iter().flatten() {

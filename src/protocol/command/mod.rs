@@ -41,11 +41,13 @@ pub struct CommandId(pub u16);
 /// Effect of a command on the keys that it names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// The command leaves the keys that it names as they are.
+    /// The command leaves the keys that it names as they are, or reads the key space as a whole.
     Read,
     /// The command may change keys. Scripts count as writers, because their effect is unknown.
     Write,
-    /// The command names no keys, or only returns information about them.
+    /// The command neither reads nor changes keys: it is about connections, channels, settings or the server
+    /// (`PING`, `PUBLISH`, `WATCH`). Commands that return facts about keys (`TTL`, `OBJECT ENCODING`) count
+    /// as `Read`.
     None,
 }
 
@@ -62,7 +64,7 @@ pub enum Class {
     Scan,
     /// The command runs a client's code in the store.
     Script,
-    /// The command is about connections, settings or the server.
+    /// The command is about connections, channels, settings or the server, or weir refuses it.
     Control,
 }
 
@@ -147,8 +149,8 @@ impl Command {
         }
     }
 
-    /// True if a request with this command's name and the given subcommand reads or changes the state of its
-    /// connection. Every subcommand of `CLIENT` counts.
+    /// True if a request with this command's name and the given subcommand, if it has one, reads or changes
+    /// the state of its connection. Every subcommand of `CLIENT` counts.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =

@@ -144,7 +144,8 @@ fn repeated<'a>(words: impl ExactSizeIterator<Item = &'a [u8]>, most: usize) -> 
     repeats.count
 }
 
-/// Count of the words (keys or fields) of a request that are equal to an earlier one.
+/// Count of the words (keys or fields) of a request that are equal to an earlier one. A request that repeats
+/// many of them makes a store do the same work again and again, and is refused.
 #[derive(Debug)]
 pub struct Repeats {
     /// Hashes of the words that have been counted so far.
@@ -162,7 +163,7 @@ impl Repeats {
         Self { seen, secrets, count: 0 }
     }
 
-    /// Counts the next word.
+    /// Counts the next word of the request: as a repeated one, if an equal word was passed in before.
     pub fn note(&mut self, word: &[u8]) {
         let is_new = self.seen.insert(rapidhash_v3_seeded(word, &self.secrets));
         self.count += usize::from(!is_new);

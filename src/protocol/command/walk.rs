@@ -7,7 +7,8 @@ use super::{Arguments, Class, Command, Flags, Keys};
 /// Number of elements that a store examines for one `SCAN` request without `COUNT`.
 pub const COUNT_DEFAULT: u64 = 10;
 
-/// Options of one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request.
+/// Options of one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request (a walk: it returns a part of the elements, and
+/// a cursor to go on from).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
     /// Index of the argument at which the options of the request begin.
@@ -48,7 +49,8 @@ pub fn scan_cursor(word: &[u8]) -> Option<u64> {
 }
 
 impl Command {
-    /// True for the commands that walk step by step: `SCAN`, `HSCAN`, `SSCAN` and `ZSCAN`.
+    /// True for the commands that return elements step by step, with a cursor to go on from: `SCAN`, `HSCAN`,
+    /// `SSCAN` and `ZSCAN`.
     fn is_walk(&self) -> bool {
         self.class == Class::Scan && self.name.ends_with("scan")
     }

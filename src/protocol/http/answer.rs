@@ -102,7 +102,8 @@ fn parsed<T: std::str::FromStr>(line: &[u8]) -> Option<T> {
 }
 
 /// Removes one whole reply from the start of `bytes` and appends it as JSON. An error inside an array becomes
-/// a string, and so does a number that JSON has no form for, or that clients would round.
+/// a string, and so does a number that JSON has no form for, or that clients would round. Fails if the JSON
+/// would get longer than `form` allows, or if `bytes` do not begin with a reply; `out` then ends with a part.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<(), Unfit> {
     // Missing elements by depth: twice as many bytes as that depth takes in the reply.
     let mut missing: Vec<usize> = Vec::new();

@@ -4,9 +4,10 @@ use super::Status;
 use super::head::Length;
 
 /// Maximum number of bytes of the line before a chunk of an HTTP body, or of a line of the trailer after the
-/// last one.
+/// last one. A longer line is refused with status 400.
 const LINE_BYTES_MAX: usize = 1024;
-/// Maximum number of bytes of the trailer, the header lines that follow the last chunk of an HTTP body.
+/// Maximum number of bytes of the trailer, the header lines that follow the last chunk of an HTTP body. A
+/// longer one is refused with status 431.
 const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// The body of an HTTP request that is being received.

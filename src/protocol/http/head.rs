@@ -13,11 +13,12 @@ use super::request_target::RequestTarget;
 use super::source::Source;
 use crate::values::percent_decoded;
 
-/// Maximum number of bytes of an HTTP request's head: request line and headers.
+/// Maximum number of bytes of an HTTP request's head: request line and headers. A longer head is refused with
+/// status 431.
 pub const HEAD_BYTES_MAX: usize = 32 * 1024;
-/// Maximum number of bytes of the first line of an HTTP request.
+/// Maximum number of bytes of the first line of an HTTP request; a longer one is refused with status 414.
 const LINE_BYTES_MAX: usize = 16 * 1024;
-/// Maximum number of headers of an HTTP request.
+/// Maximum number of headers of an HTTP request; one with more is refused with status 431.
 const HEADERS_MAX: usize = 64;
 /// Number of received bytes up to which an incomplete head of an HTTP request is parsed anew whenever bytes
 /// arrive. In a longer one, the end of the head is searched in the new bytes first.

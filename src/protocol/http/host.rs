@@ -4,7 +4,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of characters of the name in the header `Host` that an error text repeats.
+/// Maximum number of characters of the name in the header `Host` that an error text repeats; the rest is cut
+/// off.
 const SHOWN_MAX: usize = 100;
 
 /// The name by which a request addresses the server (header `Host`).
@@ -49,8 +50,8 @@ impl Host {
         }
     }
 
-    /// Checks that the server may be addressed by this name. The error text names `flag`, the flag that sets
-    /// the names in `known`.
+    /// Checks that the server may be addressed by this name; an error if it may not. The error text names
+    /// `flag`, the flag that sets the names in `known`.
     pub fn admit(&self, known: &[String], flag: &str) -> Result<(), String> {
         match self {
             Self::Name(name) if !self.is_known(known) => {

@@ -52,7 +52,8 @@ use super::{ReplyScanner, Segment};
 /// type, and the connection of a store that sends it is closed, so a store's words are never mistaken for
 /// weir's.
 const OWN: u8 = b')';
-/// Maximum number of bytes of an error reply (64 KiB) that a response to a single command shows.
+/// Maximum number of bytes (64 KiB) that a response shows of the error reply to a command; the rest is cut
+/// off.
 const ERROR_BYTES_MAX: usize = 64 * 1024;
 
 /// Marks an error reply as worded by weir, not by a store; leaves other replies as they are.
@@ -69,14 +70,15 @@ enum Kind {
     Put,
     Delete,
     Command,
-    /// The response is an array of the replies to several commands; `left` is the number of replies that have
-    /// not come yet, and `first` is true until one has come.
+    /// The response is one JSON array of the replies to several commands. `left` is the number of replies
+    /// that have not come yet; `first` is true until one has come, since a comma precedes all later ones.
     Pipeline {
         left: usize,
         first: bool,
     },
-    /// The response is the result of a transaction; `left` is the number of replies that still come before
-    /// that of `EXEC`.
+    /// The response is the result of a transaction, the reply to its `EXEC`; `left` is the number of replies
+    /// that still come before that one (to `MULTI` and the queued commands). The first error among them
+    /// explains an `EXEC` that is refused.
     Transaction {
         left: usize,
     },
@@ -213,7 +215,8 @@ impl Conversation {
         Self { rules, ..self }
     }
 
-    /// Appends bytes that the client has sent to those that wait to be parsed.
+    /// Appends bytes that the client has sent to those that wait to be parsed. Drops them once no more input
+    /// is read from the client.
     pub fn receive(&mut self, bytes: &[u8]) {
         if !self.is_over {
             self.held.extend_from_slice(bytes);
@@ -235,8 +238,9 @@ impl Conversation {
         size_of::<Self>() + coming + asked + lists + buffers.iter().sum::<usize>() + self.out.memory_bytes()
     }
 
-    /// True once no further HTTP request will be read from the connection and the shard has begun to carry
-    /// out all commands. Replies to earlier requests may still be missing.
+    /// True once no further HTTP request will be read from the connection (the client wants that, or a
+    /// request was refused so that the rest cannot be understood) and the shard has begun to carry out all
+    /// commands. Replies to earlier requests may still be missing.
     pub fn is_over(&self) -> bool {
         self.is_over && self.frames.is_empty()
     }
@@ -357,7 +361,8 @@ impl Conversation {
     }
 
     /// Begins an HTTP request whose head was parsed, with the checks that do not depend on the client's
-    /// identity. Returns the next step.
+    /// identity. Returns the next step: to check the client's identity, or to send a response at once (a
+    /// refusal, or the answer to a browser's CORS preflight).
     fn meet(&mut self, mut head: Head) -> Step {
         match head.source.admit(&self.rules) {
             Ok(origin) => head.origin = origin,

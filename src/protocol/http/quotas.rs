@@ -9,7 +9,8 @@ use std::fmt::Write;
 const ALSO: &str = " also=";
 /// Kinds of quotas (scopes), by their names in response headers.
 const SCOPES: [&str; 4] = ["global", "tenant", "user", "key"];
-/// The largest number that a structured field may have (RFC 9651: fifteen digits).
+/// The largest number that a structured field may have (RFC 9651: fifteen digits); a larger one is shown as
+/// this.
 const NUMBER_MAX: u64 = 999_999_999_999_999;
 
 /// Appends the state of the other quotas (`others`) that a request counts against to the line of a refusal,

@@ -14,7 +14,8 @@ pub struct RequestTarget<'a> {
 }
 
 impl<'a> RequestTarget<'a> {
-    /// Splits a target; None if it has no path.
+    /// Splits a target; None if it begins neither with a slash nor with `http://` or `https://`. An absolute
+    /// target without a path has the path `/`.
     pub fn read(target: &'a str) -> Option<Self> {
         let (authority, origin) = match target.split_once("://") {
             Some((scheme, rest))

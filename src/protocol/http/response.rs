@@ -126,7 +126,8 @@ const PROBLEM: &str = "application/problem+json";
 pub const BYTES: &str = "application/octet-stream";
 
 /// Writes a whole HTTP response with this status code. `manner` says whether the connection lasts and the
-/// body is left out; `more` is further headers, each with its line end; `body` is content type and content.
+/// body is left out; `more` is further headers, each with its line end; `body` is content type and content,
+/// None for a response without a body.
 pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, &[u8])>) {
     write_head(out, manner, code, more, body.map(|(kind, body)| (kind, body.len())));
     if let Some((_, body)) = body.filter(|_| !manner.is_head) {
@@ -135,7 +136,8 @@ pub fn write(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Op
 }
 
 /// Writes the head of a response (status line and headers) as [`write`] does; the caller writes the body
-/// after it, unless the response has none. `body` is the body's content type and its length in bytes.
+/// after it, unless the response has none. `body` is the body's content type and its length in bytes, None
+/// for a response without a body.
 pub fn write_head(out: &mut Vec<u8>, manner: &Manner, code: u16, more: &str, body: Option<(&str, usize)>) {
     let told = write!(out, "HTTP/1.1 {code} {}\r\n{more}", reason(code));
     told.expect("memory takes what is written to it");
@@ -237,8 +239,9 @@ pub struct Failure<'a> {
 }
 
 /// Writes an error reply of weir or of a store as an HTTP response, with the status that fits its error code.
-/// `manner` has the properties of the response that do not depend on its content: whether the connection
-/// stays open, HTTP version, origin. `is_key` is true for requests to `/v1/keys`.
+/// A refusal for a used-up quota that weir has worded gets the headers about rate limits. `manner` has the
+/// properties of the response that do not depend on its content: whether the connection stays open, HTTP
+/// version, origin. `is_key` is true for requests to `/v1/keys`.
 pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bool) {
     let Failure { text, is_own } = failure;
     let (error, noted) = if is_own { quotas::taken_off(text) } else { (text, "") };

@@ -10,7 +10,7 @@ struct Talk {
     responses: String,
 }
 
-/// Returns a response that is known already in the form in which the shard passes it in.
+/// Returns an HTTP response as a RESP bulk string: the shard passes responses in so that need no command.
 fn bulk(response: &[u8]) -> String {
     let text = String::from_utf8_lossy(response);
     format!("${}\r\n{text}\r\n", text.len())

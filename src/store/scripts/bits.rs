@@ -71,7 +71,8 @@ fn signed(bits: u32) -> f64 {
     f64::from(bits as i32)
 }
 
-/// Carries out `bit.tohex(x, n)`: the last |n| of the 8 hexadecimal digits, in capitals if n is negative.
+/// Carries out `bit.tohex(x, n)`: the last |n| of the 8 hexadecimal digits of x, in capitals if n is
+/// negative. All of them without n; an error if an argument is no number.
 fn to_hex(lua: &Lua, arguments: &MultiValue) -> Result<LuaString, Error> {
     let value = bits(lua, arguments, 0)?;
     let wanted = if arguments.len() < 2 { DIGITS_MAX as i32 } else { bits(lua, arguments, 1)? as i32 };

@@ -218,9 +218,9 @@ impl Fuel {
         Raised::Ended(ending).into()
     }
 
-    /// Spends the effort (steps of work) of this many instructions since the last call. Checks the run time of the
-    /// script, and answers other connections if that is due: every time if the instructions may have taken long, else
-    /// from time to time. An error ends the script.
+    /// Spends the effort (steps of work) of this many instructions since the last call. Checks the run time
+    /// of the script, and answers other connections if that is due: every time if the instructions may have
+    /// taken long (`may_be_long`), else from time to time. An error ends the script.
     pub(super) fn spend_instructions(&self, instructions: u32, may_be_long: bool) -> Result<(), mlua::Error> {
         let units = u64::from(instructions / INSTRUCTIONS_PER_UNIT);
         self.unheeded.set(self.unheeded.get() + units);

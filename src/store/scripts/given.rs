@@ -9,8 +9,8 @@ use crate::store::numbers;
 /// The number of significant digits with which Lua writes a number as a string.
 pub(super) const LUA_PRECISION: usize = 14;
 
-/// The longest string that is taken for a number. To read a longer one, spaces or zeroes for the most part, could keep
-/// everybody waiting.
+/// The longest string that is taken for a number, in bytes; a longer one counts as no number. To read such a
+/// one, spaces or zeroes for the most part, could keep everybody waiting.
 const NUMBER_BYTES_MAX: usize = 4096;
 
 /// The arguments of one call of a library function by a script. Indices count from 0 here, and from 1 in

@@ -13,7 +13,7 @@ use super::given::Given;
 use super::machine::Shared;
 
 /// The deepest nesting of tables that is converted to or from JSON, whatever limit a script sets, because
-/// each level uses the thread's stack.
+/// each level uses the thread's stack. Deeper nesting is an error.
 const DEPTH_MAX: Integer = 200;
 
 /// The treatment of numbers that JSON cannot express (NaN and infinities) in `cjson.encode`: an error, their

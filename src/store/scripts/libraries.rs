@@ -99,7 +99,7 @@ impl Library {
     }
 }
 
-/// All libraries of functions that an engine has.
+/// All libraries of functions that an engine has, by which FCALL finds a function by its name.
 #[derive(Debug, Default)]
 pub(super) struct Libraries {
     by_name: BTreeMap<Box<[u8]>, Rc<Library>>,

@@ -123,7 +123,8 @@ fn sha1hex(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<String,
     Ok(hexadecimal(&Sha1::digest(&*text)))
 }
 
-/// Carries out `redis.log`, which only checks its arguments because the engine writes no log.
+/// Carries out `redis.log`, which only checks its arguments because the engine writes no log; wrong ones are
+/// an error.
 fn log(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     if arguments.len() < 2 {
         return Err(refuse("redis.log() requires two arguments or more."));
@@ -150,8 +151,8 @@ fn set_repl(lua: &Lua, arguments: &MultiValue) -> Result<(), Error> {
     Ok(())
 }
 
-/// Carries out `redis.acl_check_cmd`, which only checks that the command exists, because the only user may do
-/// everything.
+/// Carries out `redis.acl_check_cmd`: true if the command exists, because the only user may do everything; an
+/// error if it does not.
 fn acl_check_cmd(shared: &Shared, arguments: &MultiValue) -> Result<bool, Error> {
     let (frame, places) = super::calls::words(shared, arguments)?;
     let request = crate::protocol::Arguments::new(&frame, &places);
@@ -178,8 +179,8 @@ pub(super) fn extreme(lua: &Lua, arguments: &MultiValue, beyond: fn(f64, f64) ->
 }
 
 /// Carries out `math.random`: draws a number from Redis's random generator, between 0 and 1, or a whole
-/// number in the range of the arguments. Numbers are repeatable only after `math.randomseed`, since each
-/// script starts from another state.
+/// number from 1 to the one argument or from the first argument to the second. An error if that range is
+/// empty. Numbers are repeatable only after `math.randomseed`, since each script starts from another state.
 pub(super) fn random(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<f64, Error> {
     let given = Given::new(lua, arguments);
     let drawn = shared.random.next();

@@ -31,7 +31,8 @@ const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
 /// checked one by one.
 const TEXTS_BYTES: usize = 1024 * 1024;
 
-/// The most results that a library function may return, because the interpreter's stack must hold them.
+/// The most results that a library function may return, because the interpreter's stack must hold them; more
+/// are an error.
 pub(super) const RESULTS_MAX: usize = 7_900;
 
 /// The state that the library functions of one Lua interpreter share.
@@ -39,7 +40,8 @@ pub(super) struct Shared {
     pub(super) fuel: Fuel,
     pub(super) random: Random,
     pub(super) json: Rc<json::Settings>,
-    /// Maximum number of bytes of a string that a library function may make in a script.
+    /// Maximum number of bytes of a string that a library function may make in a script; a longer one is an
+    /// error.
     pub(super) memory_max: usize,
     /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
     pub(super) registering: RefCell<Option<Registering>>,
@@ -69,7 +71,8 @@ impl Role {
     }
 }
 
-/// Number of scripts that an interpreter keeps in compiled form.
+/// Number of scripts that an interpreter keeps in compiled form. For one more, all are dropped, and compiled
+/// again when they are run again.
 const COMPILED_MAX: usize = 2_000;
 
 /// A Lua interpreter with the globals of scripts, and the scripts that it has compiled.

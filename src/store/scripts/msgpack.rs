@@ -13,7 +13,7 @@ use super::tables;
 /// The depth of nested tables from which on `cmsgpack.pack` writes nil in place of a table, as lua-cmsgpack
 /// does.
 const WRITE_DEPTH_MAX: usize = 16;
-/// The deepest nesting of tables that `cmsgpack.unpack` reads.
+/// The deepest nesting of tables that `cmsgpack.unpack` reads; deeper nesting is an error.
 const READ_DEPTH_MAX: usize = 128;
 
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {

@@ -1,7 +1,7 @@
 //! Patterns of Lua 5.1 (`string.find`, `match`, `gmatch`, `gsub`), matched in bounded time and depth. Those of
 //! the Lua library take time without end for some patterns, and stack without end for others.
 
-/// Maximum number of captures of a pattern, as in Lua.
+/// Maximum number of captures of a pattern, as in Lua; a pattern with more is an error.
 const CAPTURES_MAX: usize = 32;
 /// Maximum depth of a match: an item of a pattern whose match depends on the items after it (such as `*`)
 /// takes a stack frame while these are matched. A match beyond it ends with the error "pattern too complex".

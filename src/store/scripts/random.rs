@@ -28,7 +28,7 @@ impl Default for Random {
 
 impl Random {
     /// Begins a script: the random generator starts one step after the state that the previous script started
-    /// from.
+    /// from, so that scripts get different numbers however many the ones before them drew.
     pub(super) fn begin(&self) {
         let start = following(self.start.get());
         self.start.set(start);

@@ -55,7 +55,7 @@ pub(super) struct Registering {
 }
 
 impl Registering {
-    /// Begins a library, whose functions will follow those in `registered`.
+    /// Begins a library, whose functions will follow those of the libraries before it (`registered`).
     pub(super) fn within(registered: &Registered) -> Self {
         Self {
             signatures: Vec::new(),

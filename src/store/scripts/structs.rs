@@ -9,7 +9,7 @@ use super::fuel::Ending;
 use super::given::{Given, cut};
 use super::machine::{RESULTS_MAX, Shared, add};
 
-/// The largest size of an integer in a format of the library `struct`, in bytes.
+/// The largest size of an integer in a format of the library `struct`, in bytes; a larger one is an error.
 const INTEGER_BYTES_MAX: i32 = 32;
 /// The alignment in bytes that the option `!` without a number sets in a format of the library `struct`.
 const ALIGNMENT: i32 = 8;

@@ -17,7 +17,7 @@ const FREE_ELEMENTS: Integer = 64;
 const SOURCE_BYTES_PER_UNIT: u64 = 4;
 /// The longest string that `table.sort` of Lua's own library compares without a count.
 const SHORT_BYTES: usize = 256;
-/// The most stack slots that the results and arguments of one `unpack` may take together.
+/// The most stack slots that the results and arguments of one `unpack` may take together; more are an error.
 const UNPACKED_MAX: Integer = 8_000;
 
 /// The readonly tables of scripts: each is an empty table, whose reads go to a hidden table that holds the
@@ -180,8 +180,8 @@ pub(super) fn is_short(lua: &Lua, arguments: &MultiValue) -> Result<bool, Error>
     Ok(true)
 }
 
-/// Carries out `table.concat`: joins the strings and numbers of a table, with a separator between them. An
-/// error for other elements.
+/// Carries out `table.concat`: returns the strings and numbers of a table joined, with a separator between
+/// them. An error for other elements, or if the result would be too long.
 pub(super) fn concat(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let table = given.table(0)?;
@@ -235,9 +235,9 @@ pub(super) fn unpack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Resu
     (from..=to).map(|index| table.raw_get(index)).collect()
 }
 
-/// Carries out Lua's `collectgarbage`. Its options `count`, `collect` and `step` have an effect (the last two
-/// collect everything); `stop`, `restart`, `setpause` and `setstepmul` are accepted and ignored, and any
-/// other is an error.
+/// Carries out Lua's `collectgarbage`. Its options `count` (returns the interpreter's memory in KiB),
+/// `collect` and `step` have an effect (the last two collect everything); `stop`, `restart`, `setpause` and
+/// `setstepmul` are accepted and ignored, and any other is an error.
 pub(super) fn collect_garbage(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<Value, Error> {
     const PAUSE: Integer = 200;
     let given = Given::new(lua, arguments);

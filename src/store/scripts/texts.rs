@@ -186,7 +186,8 @@ pub(super) fn search_step(lua: &Lua, shared: &Shared, arguments: &MultiValue) ->
 
 /// Carries out `string.gsub` with a string as replacement. The Lua arguments are the subject, the pattern,
 /// the replacement, and the maximum number of replacements. Returns the new text and the number of
-/// replacements.
+/// replacements. An error if the pattern is malformed, or if the matching or the new text goes beyond its
+/// limit.
 pub(super) fn gsub_text(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern, replacement) = (given.text(0)?, given.text(1)?, given.text(2)?);
@@ -300,7 +301,8 @@ pub(super) fn rep(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<
     lua.create_string(text.repeat(if text.is_empty() { 0 } else { count }))
 }
 
-/// Carries out `string.char`: returns the text of the bytes that the arguments are.
+/// Carries out `string.char`: returns the text of the bytes that the arguments are. An error if one is no
+/// number from 0 to 255.
 pub(super) fn char(lua: &Lua, arguments: &MultiValue) -> Result<LuaString, Error> {
     let given = Given::new(lua, arguments);
     let byte = |index| {
@@ -311,8 +313,9 @@ pub(super) fn char(lua: &Lua, arguments: &MultiValue) -> Result<LuaString, Error
     lua.create_string(text)
 }
 
-/// Carries out `string.format` by Lua's own function (`native`). Charges the length of all texts as effort (steps of
-/// work), because the function reads a number from each that it writes as one.
+/// Carries out `string.format` by Lua's own function (`native`), and returns its text or error. Charges the
+/// length of all texts as effort (steps of work), because the function reads a number from each that it
+/// writes as one.
 pub(super) fn format(
     lua: &Lua,
     shared: &Shared,
@@ -326,17 +329,17 @@ pub(super) fn format(
         .map_err(|error| if ending(&error).is_some() { error } else { relocated(lua, &error) })
 }
 
-/// Implements `string.lower`.
+/// Carries out `string.lower`: returns the text in the argument with its ASCII letters in lower case.
 pub(super) fn lower(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     converted(lua, shared, arguments, <[u8]>::make_ascii_lowercase)
 }
 
-/// Implements `string.upper`.
+/// Carries out `string.upper`: returns the text in the argument with its ASCII letters in upper case.
 pub(super) fn upper(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     converted(lua, shared, arguments, <[u8]>::make_ascii_uppercase)
 }
 
-/// Implements `string.reverse`.
+/// Carries out `string.reverse`: returns the bytes of the text in the argument from the last to the first.
 pub(super) fn reverse(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString, Error> {
     converted(lua, shared, arguments, <[u8]>::reverse)
 }

@@ -5,7 +5,7 @@ use mlua::{Error, Lua, Table, Value};
 use super::errors::{error_table, refuse};
 use super::fuel::Fuel;
 
-/// The deepest nesting of a command's reply that can be converted to a Lua value.
+/// The deepest nesting of a command's reply that can be converted to a Lua value; deeper nesting is an error.
 const DEPTH_MAX: usize = 64;
 
 /// Converts a whole reply in RESP to the Lua value that a script gets from `redis.call`. An error if the

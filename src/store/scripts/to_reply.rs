@@ -153,7 +153,7 @@ fn write_table(
 /// more than 2,000.
 fn collect(table: &Table) -> Result<Vec<(Value, Value)>, Error> {
     /// The most key-value pairs that are copied out of the interpreter, whose memory limit does not count
-    /// them.
+    /// them. A map or set with more is refused.
     const PAIRS_MAX: usize = 2_000;
     let mut pairs = Vec::new();
     for pair in table.pairs::<Value, Value>() {

@@ -1,5 +1,6 @@
 //! A script that runs for a long time: the driver serves the sockets meanwhile, and the requests of other connections get
-//! `-BUSY`, except the few that may end the script or ask about it (SCRIPT KILL, FUNCTION KILL, FUNCTION STATS).
+//! `-BUSY`, except the few that may end the script or ask about it (SCRIPT KILL, FUNCTION KILL, FUNCTION STATS), and
+//! those that wait for its end instead (such as MULTI).
 //!
 //! ```text
 //!     request that may run a script ──> aside ── the turn ends ─> the engine runs it
@@ -58,7 +59,8 @@ fn runs_script(name: &[u8]) -> bool {
 
 impl Service {
     /// Carries out a request of which a copy (`aside`) was kept, because it may run a script. If the script
-    /// runs for a long time, `sockets` is called regularly, and other connections get an answer.
+    /// runs for a long time, `sockets` is called regularly, and other connections get an answer. Returns
+    /// whether the connection goes on; `Close` also if there is no such connection any more.
     pub(super) fn carry_out_aside(
         &mut self,
         id: ClientId,
@@ -123,7 +125,8 @@ struct Others<'a> {
     lost: BTreeSet<ClientId>,
     /// The connections whose output went to the socket while the script ran.
     sent: BTreeSet<ClientId>,
-    /// Connections whose EXEC was refused while the script ran, which ends their watches (WATCH).
+    /// Connections whose EXEC was refused with `-BUSY` while the script ran. Their watches (WATCH) end after
+    /// it.
     unwatched: BTreeSet<ClientId>,
 }
 
@@ -172,7 +175,8 @@ impl Attended<'_, '_, '_> {
     }
 
     /// Answers the requests in `chunk`, which were received while a script runs, of a connection (`id`) that
-    /// has no earlier requests left to answer. Requests that are not to be answered yet are kept.
+    /// has no earlier requests left to answer. Requests that are not to be answered yet are kept, and so are
+    /// all after them and all that come once too many bytes of replies are unsent.
     fn answer_all(&mut self, id: ClientId, chunk: &[u8]) {
         let mut consumed = 0;
         let standing = loop {

@@ -74,7 +74,7 @@ impl Bench {
         }
     }
 
-    /// Returns what `client` was sent since the last call, with `|` in place of each CRLF.
+    /// Returns the text that `client` was sent since the last call, with `|` in place of each CRLF.
     fn told(&mut self, client: ClientId) -> String {
         self.read.remove(&client.index).unwrap_or_default()
     }

@@ -102,8 +102,8 @@ impl Service {
         control_flow(&mut self.connections, id);
     }
 
-    /// Queues a connection again whose requests wait because its client has not read replies, if the unread
-    /// replies now take fewer bytes than the limit.
+    /// Queues a connection whose requests wait because its client has not read replies, if its unread replies
+    /// now take fewer bytes than the limit. Does nothing for other connections.
     pub(super) fn unblock(&mut self, id: ClientId) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.own.standing == Standing::Blocked && connection.output.len() < ENGINE_OUTPUT_BYTES_HELD

@@ -133,7 +133,7 @@ impl Command {
         self.flags(Flags::MULTIPLIES)
     }
 
-    /// Marks a command that walks the key space or a collection, so that it counts as a scan.
+    /// Marks a command that steps through the key space or a whole collection, so that it counts as a scan.
     pub(super) const fn walks(self) -> Self {
         self.class(Class::Scan)
     }
