@@ -103,8 +103,9 @@ pub struct Breakdown {
     pub keys: MicroUnits,
     /// The part of the price that is due for latency beyond the usual.
     pub slowness: MicroUnits,
-    /// Amount added where the other terms stay below the least price of the kind of command (floor), or below
-    /// that of the time for which a request whose work does not show kept the store busy.
+    /// Amount that raises the sum of the other terms to the least price of the kind of command (floor) or, if
+    /// that is more, to the price of the time for which the request kept the store busy. That time counts
+    /// only where neither request nor reply shows the work. 0 if the sum is as high already.
     pub to_floor: MicroUnits,
 }
 
@@ -156,8 +157,9 @@ impl Weights {
         expected.max(counted)
     }
 
-    /// Returns the real price of a request whose part known on arrival is `quote`, by the size, elements and
-    /// latency of its reply (`measured`).
+    /// Returns the real price of a request: the part known on arrival (`quote`) plus the price of the keys
+    /// that it writes and of its reply's size, elements and excess latency (`measured`); at least its floor
+    /// and the price of the busy time that is billed.
     #[inline]
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.

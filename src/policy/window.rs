@@ -150,8 +150,9 @@ const DEADLINE_PART: f64 = 0.6;
 const DEADLINE_BASES: f64 = 1.5;
 /// Number of latest replies from which the latency of the next request is expected.
 const LATEST: usize = 8;
-/// Maximum number of requests in flight, as a multiple of the number when an earlier request was sent, for which
-/// the latency of that request is extrapolated. A burst after a calm time is not judged by the few before it.
+/// Largest factor by which the latency beyond the base of an earlier request is multiplied because more
+/// requests are in flight now than when it was sent; with even more in flight, it is multiplied by just this.
+/// So the few replies of a calm time do not make a burst look slower than that.
 const FAR: f64 = 4.0;
 /// Part of the latency beyond the base that is expected on top of it while requests wait for room in the window or
 /// miss their deadlines: replies vary, and a request that is sent just in time makes the next ones late.
@@ -497,7 +498,8 @@ pub struct Window {
     own_quarter_at: f64,
     /// Latency at a quarter of the window over all cores, in seconds; 0 if unknown.
     quarter: f64,
-    /// Time at which, by this core's request, all cores are to measure the base latency (probe), in seconds.
+    /// Time for which this core has last asked all cores to measure the base latency (probe), in seconds on
+    /// the clock of `Timestamp`; 0 if it never asked. Other cores ignore a time that is past.
     asked_at: f64,
     /// Median time between sending and deadline of the requests answered in the last round, in seconds;
     /// infinite without deadlines.

@@ -100,9 +100,10 @@ fn table(config: &Config) -> Vec<Listener> {
     rows
 }
 
-/// Opens all listening sockets for clients and administrators. Those that the previous process (`before`) had
-/// open at the same addresses are taken over from it. `shards` is the number of shards, each of which has a
-/// socket of its own for every address without TLS. The error is a message for the operator.
+/// Opens all listening sockets for clients and administrators, or takes over those that the previous process
+/// (`before`) had open at the same addresses. Each of the `shards` shards gets a socket of its own for every
+/// TCP address of clients without TLS, and a duplicate of the one Unix socket. TLS addresses and the admin
+/// address have one socket each. The error is a message for the operator.
 pub(super) fn open(
     config: &Config,
     shards: usize,

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The approximate bytes that the expiry of a field takes, besides the field's name, which is stored twice.
+/// The approximate bytes that the expiry of a field takes, without the two copies of the field's name in
+/// `Expiries` (by name, by time), which come on top of it and of the hash's own copy.
 pub(super) const EXPIRY_BYTES: usize = 112;
 
 /// The expiries of the fields of one hash, in milliseconds since 1970.

@@ -632,7 +632,7 @@ impl Keyspace {
     }
 
     /// Returns a random key of the selected database that has not expired, each with the same probability;
-    /// `None` if there is none.
+    /// `None` if there is none. Removes the expired keys and fields that it comes upon.
     pub(super) fn random_key(&mut self) -> Option<Text> {
         while self.len() > 0 {
             let mut target = self.random.index(self.databases[usize::from(self.selected)].keys);
@@ -708,7 +708,8 @@ impl Keyspace {
         }
     }
 
-    /// Returns the entry of `key` in any database, even if it has expired; `None` if there is none.
+    /// Returns the entry of `key` in the database with this number, which need not be the selected one, even
+    /// if it has expired; `None` if there is none.
     fn entry_in(&self, database: u8, key: &[u8]) -> Option<&Entry> {
         let hash = self.hasher.hash(key);
         let segment = self.databases[usize::from(database)].segments.get(segment_of(hash))?;

@@ -157,7 +157,9 @@ fn who_is_left_alone_is_who_a_list_of_everything_names() {
     );
 }
 
-/// Compares a node's moving average with a sum over all its replies.
+/// Compares a node's score with the product of its average latency, computed anew here reply by reply, and
+/// its requests in flight plus one. The average rises at once to a slower reply; towards faster ones it
+/// falls, and without replies it fades, with a time constant of 10 s.
 #[test]
 fn an_average_jumps_up_and_comes_down_by_and_by() {
     let mut random = Random::new(3);

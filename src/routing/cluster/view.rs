@@ -296,7 +296,9 @@ impl Open {
 }
 
 /// Reads the addresses of a node in `ip:port@cport[,hostname[,name=value...]]`, where older versions of the
-/// store leave parts out. An empty host stands for that of the node that answered (`asked`).
+/// store leave parts out. Returns first the ip with the port, then the hostname with the same port if there
+/// is a valid and different one; nothing if the first part is no `ip:port`. An empty host stands for that of
+/// the node that answered (`asked`).
 fn addresses(asked: &ServerAddress, text: &str) -> Vec<ServerAddress> {
     let mut parts = text.split(',');
     let endpoint = parts.next().unwrap_or_default();

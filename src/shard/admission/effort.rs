@@ -23,8 +23,9 @@ const PLACES_PER_STEP: u64 = 64;
 const ZEROS_PER_STEP: u64 = 1_024;
 /// The number of pairs of watched keys that count as one step of effort, as Redis compares one pair in 12 ns.
 const PAIRS_PER_STEP: u64 = 16;
-/// The number of bytes of zeros (64 KiB) that do not count as effort, as a store writes them in next to no
-/// time.
+/// The number of bytes of zeros (64 KiB) that one request (SETRANGE, SETBIT, BITFIELD) may write before the
+/// offset that it names without effort, as a store writes them in next to no time; only bytes beyond them
+/// count.
 const ZEROS_FREE: u64 = 64 * 1_024;
 
 /// Returns the most steps of work that a request may cause in the store without its size or its reply showing

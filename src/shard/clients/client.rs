@@ -683,14 +683,15 @@ impl Client {
 
 impl Client {
     /// True if the client has ties to stores: connections of its own (private links), watched keys,
-    /// subscriptions, tracked keys or messages of other clients.
+    /// subscriptions, tracked keys, invalidation messages that it takes for other clients (CLIENT TRACKING
+    /// REDIRECT), or a blocking command that was ended at its store so that the client can move to another
+    /// process.
     #[inline]
     pub fn is_tied(&self) -> bool {
         self.ties.is_some()
     }
 
-    /// Returns the client's ties to stores (private links, watched keys, subscriptions, tracked keys); None
-    /// if it has none.
+    /// Returns the client's ties to stores (see [`Self::is_tied`]); None if it has none.
     pub fn ties(&mut self) -> Option<&mut Ties> {
         self.ties.as_deref_mut()
     }

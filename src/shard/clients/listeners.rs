@@ -308,8 +308,9 @@ impl ClientStage {
     }
 
     /// Records that stores have acknowledged a client's subscription to a shared channel or pattern (one for
-    /// which weir has one subscription for all its clients). Returns the reply to the client's command, if this
-    /// was the last acknowledgement that it waited for.
+    /// which weir has one subscription for all its clients). Acknowledged, with the reply to the client's
+    /// command, if this was the last acknowledgement that it waited for, and Noted if not. Nobody if the
+    /// client no longer has the subscription.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
             return Delivered::Nobody;
@@ -320,9 +321,11 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Ends a client's subscription to a shared channel or pattern (one for which weir has one subscription for
-    /// all its clients), which was refused with `error`. Returns the reply to the client's command, if nothing
-    /// else of it is unacknowledged.
+    /// Handles that a client's subscription to a shared channel or pattern (one for which weir has one
+    /// subscription for all its clients) was refused with `error`: the client's whole command fails with the
+    /// first such error. Noted while other parts of the command are unacknowledged; then Acknowledged, with
+    /// the error as the reply and the requests that undo the rest of the command. Nobody if the client no
+    /// longer has the subscription.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -339,8 +342,8 @@ impl ClientStage {
     }
 
     /// Refuses with `error` the command by which a client subscribes to a shared channel or pattern (one for
-    /// which weir has one subscription for all its clients). Returns the reply to the client's command, if
-    /// nothing else of it is unacknowledged.
+    /// which weir has one subscription for all its clients). The result is as that of
+    /// [`Self::handle_refused`]; Nobody if the client has no subscriptions any more.
     pub fn refuse_shared(&mut self, env: &Env, id: ClientId, error: &[u8]) -> Delivered {
         if let Some(subscriptions) = self.subscriptions(id) {
             subscriptions.hear_refused(error);

@@ -505,8 +505,9 @@ impl ClientStage {
         self.turns.next.push_back(id);
     }
 
-    /// True if clients wait for the next turn (pass of the shard's loop) with requests that have already been
-    /// received.
+    /// True if the next turn (pass of the shard's loop) has work without new input: clients wait for it with
+    /// requests that were received already, or requests with many keys are being split or their replies
+    /// joined in steps.
     pub fn is_busy(&self) -> bool {
         !self.turns.next.is_empty() || self.is_working_in_steps()
     }

@@ -636,7 +636,9 @@ impl HotKeyStage {
         self.handle_passed(connection_of(env, envelope), envelope, (id, open));
     }
 
-    /// True if a client connection has an unanswered request that may be about any key.
+    /// True if a client connection has an unanswered request that may be about keys of other home cores, or
+    /// about keys that are unknown (EXEC, a script, FLUSHALL). The connection's later requests for a hot key
+    /// must not overtake it.
     pub fn is_about_any(&self, connection: u64) -> bool {
         self.under_way.is_about_any(connection)
     }

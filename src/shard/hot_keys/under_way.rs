@@ -71,7 +71,7 @@ impl Values {
 
 impl Open {
     /// True if a request may be about keys whose home core (the core through which a key's requests pass) is
-    /// another one.
+    /// another one, or about keys that are unknown.
     fn is_about_any(&self) -> bool {
         matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
@@ -171,7 +171,8 @@ impl UnderWay {
         self.open.len() + self.unsettled.len() + self.lost.len()
     }
 
-    /// True if a client connection has a request in flight that may be about any key.
+    /// True if a client connection has an unanswered request that may be about keys of other home cores, or
+    /// about keys that are unknown.
     pub fn is_about_any(&self, connection: u64) -> bool {
         !self.about_any.is_empty() && self.about_any.contains_key(&connection)
     }

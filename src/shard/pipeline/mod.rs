@@ -595,9 +595,9 @@ impl Shard {
         }
     }
 
-    /// Records that the socket of `owner` (a client or a backend connection) has sent a part of a segment
-    /// (bytes to send). This tells a client that reads slowly from one that does not read at all, which is
-    /// closed.
+    /// Handles that a socket has accepted a part of a segment (bytes to send), not the whole. For a client,
+    /// the send timeout starts anew, so that one that reads slowly is not closed like one that does not read
+    /// at all. For a backend connection, nothing is done.
     pub fn handle_sending(&mut self, owner: Owner, now: Now) {
         if let Owner::Client(id) = owner {
             self.clients.handle_sending(id, now);
@@ -714,8 +714,9 @@ impl Shard {
         self.upstream.plan(next_turn.or(later));
     }
 
-    /// True if clients wait for the next turn (pass of the shard's loop) with requests that weir has received
-    /// already.
+    /// True if the next turn (pass of the shard's loop) has work without new input, so that the runtime must
+    /// not sleep: requests of clients that were received already, requests with many keys being split or
+    /// their replies joined in steps, or messages of channels to be delivered to clients.
     pub fn is_busy(&self) -> bool {
         self.clients.is_busy() || self.clients.has_undelivered()
     }

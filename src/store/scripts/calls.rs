@@ -180,9 +180,11 @@ impl<'host, 'call> Host<'host, 'call> {
         Ok(reply)
     }
 
-    /// Returns the position, in the directory of commands, of the command that a script calls; the text of an
-    /// error if the command is unknown, is not allowed in scripts, needs memory while none is left, or writes
-    /// although the script may not.
+    /// Checks a command that a script calls, and returns its position in the directory of commands. The error
+    /// is the text for the script: the command is unknown, has a wrong number of arguments, is not allowed in
+    /// scripts, would block (XREAD with BLOCK), writes although the script may not or too few replicas are
+    /// connected, or needs memory while none is left. Records that the script has written if an admitted
+    /// command writes.
     fn admit(&self, call: &mut Call<'_>, arguments: Arguments<'_>) -> Result<usize, String> {
         let refuse = |words: &str| Err(format!("ERR {words}"));
         let found = match command::recognise(&arguments) {

@@ -34,7 +34,8 @@ pub(super) enum Standing {
     Blocked,
     /// Further requests of the connection wait for the reply to its blocking call (BLPOP and the like).
     Waiting,
-    /// A script that the connection has sent runs, and requests of other connections are answered meanwhile.
+    /// Further requests of the connection wait for the end of a request that runs a script. If the script
+    /// runs long, requests of other connections are answered meanwhile, most of them with -BUSY.
     Running,
 }
 

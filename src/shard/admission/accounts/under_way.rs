@@ -46,8 +46,9 @@ pub enum Outlook {
 }
 
 impl Accounts {
-    /// Decides whether one more request of a class may be admitted beside those that have not been charged at
-    /// their real cost yet. `cost` is the price to be taken for it.
+    /// Decides whether one more request of a class may be admitted beside the requests of the payer's tenant
+    /// (for a user's quota, of the user) that are in flight on this core and not yet charged at their real
+    /// cost. `cost` is the price that the caller would take for it; nothing is taken here.
     pub fn outlook(&mut self, payer: Payer, class: Class, cost: Price, now: Timestamp) -> Outlook {
         let rules = self.rules(now);
         let buckets = &*self.ledger.buckets();
