@@ -80,8 +80,8 @@ impl BackendLevels {
     }
 
     /// True if a request of this tier (importance) is refused because of its backend's shedding level; for
-    /// None, a request to several backends, because of the highest level of all. Every hundredth such request
-    /// passes, so that the core notices when a backend is fast again.
+    /// None, a request to several backends, because of the highest level of all. Counts each request of a
+    /// tier that is refused: every hundredth passes, so that the core notices when a backend is fast again.
     pub fn refuses(&mut self, backend: Option<BackendId>, tier: Tier) -> bool {
         let level = self.level(backend);
         // Only requests that could be refused are counted: if others were counted too, the few that pass

@@ -16,7 +16,7 @@ use crate::routing::cluster::{Databases, Map, Walks};
 use crate::values::random::Random;
 use crate::values::{Action, BackendId, ConnectionId, Tier, Timestamp};
 
-/// The largest number of spare buffers that a shard keeps.
+/// The largest number of spare buffers that a shard keeps; further ones are freed.
 const SPARE_BUFFERS_MAX: usize = 1024;
 
 /// State that all stages (clients, admission, hot keys, connections to stores) of one core share: settings,
@@ -201,8 +201,8 @@ impl Env {
         }
     }
 
-    /// True unless weir stands in front of a cluster whose map is known, and no node in that map could have
-    /// keys of its own.
+    /// True if weir stands in front of plain stores, if the cluster's map is not known yet, or if a node in
+    /// it may have keys of its own.
     pub fn has_stores(&self) -> bool {
         self.slots.as_ref().is_none_or(|slots| slots.stores().next().is_some())
     }

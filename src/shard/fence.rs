@@ -209,7 +209,7 @@ pub fn field_of<'a>(reply: &'a [u8], name: &str) -> Option<&'a str> {
 }
 
 /// The longest address of a connection that is accepted, in bytes: a host and a port, or the path of a
-/// socket.
+/// socket. A connection with a longer one counts as unknown, so that it cannot be killed.
 const ADDRESS_BYTES_MAX: usize = 256;
 
 #[cfg(test)]

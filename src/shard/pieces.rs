@@ -11,7 +11,8 @@ use crate::protocol::command::{self, Effect, Gather, Handling};
 use crate::protocol::{BufferPool, Protocol, RequestDecoder, RequestLimits, encode};
 use crate::values::limits::KEYS_PER_TURN;
 
-/// The largest number of keys of a request that may be split into one request per key (pieces).
+/// The largest number of keys of a request that may be split into one request per key (pieces). A request
+/// with more keys is not split.
 const PIECES_MAX: usize = 1_024;
 const _: () = assert!(PIECES_MAX <= KEYS_PER_TURN, "the replies to pieces are joined in one turn");
 

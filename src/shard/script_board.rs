@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use sha1::{Digest as _, Sha1};
 
-/// The number of script digests that the board (which all cores share) has places for.
+/// The number of script digests that the board (which all cores share) has places for. A digest that falls on
+/// the place of another takes it.
 const PLACES: usize = 2048;
-/// The largest source of a script whose digest is put on the board of scripts that write nothing, in bytes.
+/// The largest source, in bytes, of a script whose digest is put on the board of scripts that write nothing.
+/// A longer script counts as one that writes.
 const SOURCE_BYTES_MAX: usize = 64 * 1024;
 /// The flag by which a script declares that it writes nothing.
 const NO_WRITES: &[u8] = b"no-writes";

@@ -170,7 +170,8 @@ impl SubscriptionBoard {
         (!self.is_over(&awaited)).then_some(awaited)
     }
 
-    /// True if stores have acknowledged these subscriptions, or they have failed.
+    /// True if stores have acknowledged these subscriptions, or they have failed. Begins the next generation
+    /// of each counter for which that is still to be done, so that later subscriptions are not waited for.
     pub fn is_over(&self, awaited: &Awaited) -> bool {
         let Some(row) = self.place(awaited.tenant).get() else { return true };
         // Each counter is looked at even if one is not over, as looks begin the next generation.

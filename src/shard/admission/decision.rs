@@ -188,9 +188,8 @@ impl AdmissionStage {
         }
     }
 
-    /// Returns the admission stage's answer for a request that the buckets' `decision` does not admit now: the
-    /// request waits for the control executor's answer or is refused, or in shadow mode passes. `cost` is its
-    /// price.
+    /// Handles a request that the buckets' `decision` does not admit now: it waits for the control executor's
+    /// answer or is refused, or in shadow mode passes. Counts it accordingly. `cost` is its price.
     fn handle_not_admitted(
         &mut self,
         env: &mut Env,
@@ -248,9 +247,10 @@ impl AdmissionStage {
         track_of(self.heavy_from, whole, class, self.accounts.is_seen(payer, class))
     }
 
-    /// Returns a charge for a request that is answered even if its quota is used up, such as a login. Nothing is
-    /// taken until its real cost is known. `payer` is the account that is charged; None for a client without a
-    /// tenant, which is charged nothing. Returns None without a payer, and where requests have no prices.
+    /// Counts a request that is answered even if its quota is used up, such as a login, as in flight, and
+    /// returns its charge. Nothing is taken until its real cost is known. `payer` is the account that is
+    /// charged; None for a client without a tenant, which is charged nothing. Returns None without a payer,
+    /// and where requests have no prices.
     pub fn charge_afterwards(&mut self, payer: Option<Payer>, asked: &Asked, class: Class) -> Option<Charge> {
         let payer = payer.filter(|_| self.is_priced())?;
         self.accounts.begin(payer, class);
@@ -395,8 +395,8 @@ fn track_of(heavy_from: Option<MicroUnits>, estimate: MicroUnits, class: Class, 
 /// cost, where a quota might not cover all of them; if it still might not then, the request is throttled.
 pub(super) const SETTLEMENT_PATIENCE: Duration = Duration::from_millis(100);
 /// The number of one tenant's clients that may always wait on a core for other requests of the tenant to be
-/// charged at their real cost (16). If the tenant has more than 16 requests in flight, as many clients as these
-/// may wait.
+/// charged at their real cost (16). If the tenant has more than 16 requests in flight, as many clients as
+/// these may wait. The requests of further clients are throttled.
 const WAITING_MIN: usize = 16;
 
 /// Divisor for lengthening retry delays: a delay grows by itself times a random byte divided by this, which is

@@ -216,7 +216,8 @@ impl AdmissionStage {
         for_settlement.take_due(|tenant| accounts.take_settled(tenant), now)
     }
 
-    /// True if a request waits until another request of its tenant is charged at its real cost.
+    /// True if a client waits until another request of its tenant is charged at its real cost, or has waited
+    /// for that and is to be tried again now.
     #[inline]
     pub fn is_settlement_awaited(&self) -> bool {
         !self.for_settlement.is_empty()

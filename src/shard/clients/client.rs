@@ -368,8 +368,9 @@ impl Client {
         self.order.replies()
     }
 
-    /// Chooses the track (group of backend connections) for the client's next request; `wanted` is the track
-    /// that the request would take if none were in flight. False if it must wait for those in flight.
+    /// Chooses and records the track (group of backend connections) of the client's next request; `wanted` is
+    /// the track that the request would take if none were in flight. False, with nothing recorded, if it must
+    /// wait for those in flight.
     #[inline]
     pub fn take_track(&mut self, wanted: Track) -> bool {
         let (first, next) = self.order.sequences();
@@ -512,11 +513,11 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be in flight at the home core (the core through which a key's
-    /// requests pass) of `slot`, apart from the one that has just taken its place in the order of replies. A
-    /// read must then go there too, as a copy of a hot key's reply here may be older than what they write. May
-    /// be true without need, as slots share bits. `part` is the number of the request's part, 0 if it was not
-    /// split.
+    /// True if earlier requests of the client may be in flight at the home core (the core through which a
+    /// key's requests pass) of `slot`, apart from the one that has just taken its place in the order of
+    /// replies; they are forgotten if no other is unanswered. A read must then go there too, as a copy of a
+    /// hot key's reply here may be older than what they write. May be true without need, as slots share bits.
+    /// `part` is the number of the request's part, 0 if it was not split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -565,8 +566,8 @@ impl Client {
         self.no_evict = no_evict;
     }
 
-    /// True while a request of the client is unanswered, or replies to the client are not written to its
-    /// socket yet.
+    /// True while a request of the client is unanswered or held (kept to be handled later), or replies to the
+    /// client are not written to its socket yet.
     pub(super) fn is_owed(&self) -> bool {
         self.unanswered() > 0 || self.held_request.is_some() || self.has_output()
     }
@@ -612,9 +613,10 @@ impl Client {
         self.waits_by_order && (self.stalled || self.held_request.is_some())
     }
 
-    /// True if the client's next request may not be started yet. `room` limits the bytes of replies that may
-    /// wait for the client or are expected; `pipeline_most` is the number of unanswered requests that it may
-    /// have.
+    /// True if the client's next request may not be started yet: it waits for earlier ones, for room in a
+    /// backend's queue, for a quota, for the end of a pause or for the next turn, or too many requests or
+    /// bytes of replies are outstanding. `room` limits the bytes of replies that may wait for the client or
+    /// are expected; `pipeline_most` is the number of unanswered requests that it may have.
     #[inline]
     pub(super) fn must_wait(&self, room: ReplyRoom, pipeline_most: usize) -> bool {
         self.barrier

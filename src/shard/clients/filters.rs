@@ -30,7 +30,7 @@ pub struct Filters {
 
 impl Filters {
     /// Returns the numbers of places (a filter takes one, or several if it is slow to compare) that patterns
-    /// of channels and prefixes of keys of this core's clients take.
+    /// of channels and prefixes of keys of this core's clients take, in this order.
     fn counts(&self) -> [usize; 2] {
         FilterKind::ALL.map(|(kind, _)| {
             let live = self.places.values().filter_map(Weak::upgrade);
@@ -38,8 +38,9 @@ impl Filters {
         })
     }
 
-    /// Returns the filter for a text (pattern or prefix). The caller keeps it as long as the text is in force
-    /// at stores. None if a tenant's clients, or all clients, have as many filters as they may.
+    /// Takes places at stores for a text (pattern or prefix), or shares those of an equal text of the same
+    /// tenant on this core, and returns the record of them (filter). The caller keeps it as long as the text
+    /// is in force at stores. None if a tenant's clients, or all clients, have as many filters as they may.
     fn hold(
         &mut self,
         board: &Arc<FilterBoard>,
@@ -74,7 +75,7 @@ impl Filters {
 
 impl ClientStage {
     /// Returns the numbers of places (a filter takes one, or several if it is slow to compare) that patterns
-    /// of channels and prefixes of keys of this core's clients take at stores.
+    /// of channels and prefixes of keys of this core's clients take at stores, in this order.
     pub fn filters(&self) -> [usize; 2] {
         self.filters.counts()
     }
@@ -85,8 +86,9 @@ impl ClientStage {
         self.filters.handle_tenants(renamed);
     }
 
-    /// Returns the filter for a text (pattern or prefix) that a client asks for. The caller keeps it as long
-    /// as the text is in force at stores. The error is the text of the reply if there are too many filters.
+    /// Takes places at stores for a text (pattern or prefix) that a client asks for, or shares those of an
+    /// equal text, and returns the record of them (filter). The caller keeps it as long as the text is in
+    /// force at stores. The error is the text of the reply if there are too many filters.
     pub fn hold_filter(
         &mut self,
         env: &Env,

@@ -201,8 +201,9 @@ impl KeyTracking {
     }
 
     /// Returns the request in flight to be sent to another node, preceded by `ASKING` if that node is
-    /// importing the slot (`is_asking`). `None` if it must not be sent again, or was redirected `tries_max`
-    /// times.
+    /// importing the slot (`is_asking`), and counts it as redirected. `None` if it must not be sent again, or
+    /// was redirected `tries_max` times. If `ASKING` takes the place of a `CLIENT CACHING YES`, the client is
+    /// to be told that any key may have changed.
     pub fn repeat(&mut self, is_asking: bool, tries_max: u8) -> Option<Repeat> {
         const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
         let request = &mut self.request;

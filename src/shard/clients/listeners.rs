@@ -286,8 +286,9 @@ impl ClientStage {
         env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
     }
 
-    /// Passes a published message, of a channel for which weir has one subscription, to a client. False if
-    /// the client has disconnected or has no subscriptions.
+    /// Passes a published message, of a channel for which weir has one subscription, to a client, or keeps it
+    /// until the client's command about subscriptions is acknowledged; a client for which too many bytes are
+    /// kept is closed. False if the client has disconnected or has no subscriptions.
     pub fn pass_shared(&mut self, env: &mut Env, id: ClientId, message: &mut SharedMessage) -> bool {
         let bytes_max = env.settings.subscriber_bytes_max();
         let Some(client) = self.clients.get(id) else { return false };

@@ -126,7 +126,8 @@ const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of requests in flight of a client for which more replies than usual may wait, because it takes
 /// none; its further requests wait.
 const BACKLOG_PIPELINE_MAX: usize = 8;
-/// Number of requests of a client that may be in flight until it is known how large their replies are.
+/// Number of requests of a client that may be in flight until it is known how large their replies are;
+/// further ones wait.
 const REQUESTS_AT_FIRST: usize = 64;
 /// Factor by which the maximum number of bytes of replies that may wait for a client that takes none grows each
 /// time that the client has taken none for a second, up to three quarters of its limit.

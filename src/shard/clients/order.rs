@@ -82,7 +82,7 @@ impl Silence {
     }
 
     /// True if the reply to the request with this number (`sequence`) is to be dropped; called once for each
-    /// reply.
+    /// reply, as it forgets the number.
     #[cold]
     fn drops(&mut self, sequence: u32) -> bool {
         let place = self.dropped.iter().position(|dropped| *dropped == sequence);

@@ -282,8 +282,8 @@ impl Subscriptions {
         self.names.iter().flat_map(HashMap::values).any(|held| held.origin == Origin::AllStores)
     }
 
-    /// True if all subscriptions over a link (unshared connection to a store) have ended, and the store has
-    /// acknowledged that.
+    /// True if the client has no subscriptions left, over any link, and the store has acknowledged all
+    /// requests over this link (unshared connection to a store).
     pub fn is_clean(&self, link: PrivateId) -> bool {
         self.is_empty() && self.feeds.iter().any(|feed| feed.link == link && feed.owed.is_empty())
     }
@@ -463,8 +463,8 @@ impl Subscriptions {
         (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
     }
 
-    /// Makes a node's refusal (`moved.error`) the reply to the client's command about subscriptions. False if
-    /// the command does not wait for that node.
+    /// Makes a node's refusal (`moved.error`) the reply to the client's command about subscriptions, unless
+    /// another node has refused it before. False if the command does not wait for that node.
     pub fn refuse(&mut self, moved: Moved) -> bool {
         if moved.purpose == Purpose::Command
             && let Some(pending) = &mut self.pending
@@ -476,9 +476,10 @@ impl Subscriptions {
         false
     }
 
-    /// Returns requests for the channels and patterns that are to be subscribed to at all stores, which are
+    /// Writes requests for the channels and patterns that are to be subscribed to at all stores, which are
     /// `stores` now: they subscribe at stores that are new in `stores`, and unsubscribe at stores that are no
-    /// longer in it. Links to new stores must have been added with [`Self::add_feed`].
+    /// longer in it. Counts them as sent: the caller sends them. Links to new stores must have been added
+    /// with [`Self::add_feed`].
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -540,7 +541,8 @@ impl Subscriptions {
         loss
     }
 
-    /// Returns the meaning of a message that a store sent over a link (unshared connection to a store).
+    /// Takes a message that a store sent over a link (unshared connection to a store), and returns its
+    /// meaning. A reply to a request about subscriptions is taken off those that the store owes.
     fn hear(&mut self, link: PrivateId, message: &[u8]) -> Heard {
         let Some(feed) = self.feeds.iter_mut().find(|feed| feed.link == link) else { return Heard::Nothing };
         let backend = feed.backend;

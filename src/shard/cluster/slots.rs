@@ -597,8 +597,9 @@ impl Slots {
         self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
-    /// Finds the destination of a request: its slot's owner, or the list of held requests (kept until their
-    /// slot's node can take them). An error if the slot has no owner or too many requests are held.
+    /// Finds the destination of a request (its slot's owner or, for a read, perhaps a replica), or holds the
+    /// request if its slot is held. An error if too many requests are held, or if the slot has no owner: the
+    /// map is then asked for again.
     pub fn find_place(
         &mut self,
         env: &mut Env,
@@ -667,7 +668,8 @@ impl Slots {
     }
 
     /// Removes the oldest unanswered request of a connection, to which a reply has come, if nothing more has
-    /// to be done about the reply: it is not an error, no held request of the slot waits for it, and its
+    /// to be done about the reply: it is not an error, no held request of the slot waits for it, no node is
+    /// down while slots are held, no earlier reply to the same message matters (`record_step`), and its
     /// response time is not needed to choose between replicas (`is_compared`). True if the request was
     /// removed.
     #[inline]

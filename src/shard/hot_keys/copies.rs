@@ -96,8 +96,8 @@ impl Copies {
     }
 
     /// Returns the copy of another core's kept reply (one held in memory) to this request (`frame`), with the
-    /// time at which the store was asked for it. None if there is none, its lifetime is over, or its key was
-    /// written since.
+    /// time at which the store was asked for it, and counts a hit. None if there is none, its lifetime is
+    /// over, or its key was written since.
     pub fn find(
         &mut self,
         route: Route,

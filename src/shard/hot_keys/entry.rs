@@ -468,8 +468,8 @@ impl Entry {
             || self.answers.iter().any(|answer| answer.is_idle(now) || answer.is_to(frame, protocol))
     }
 
-    /// True if the reply to a fetch (shared read of a hot key) may be kept: keeping is not paused, and the
-    /// last reply to the same request was not too large.
+    /// True if the reply to a fetch (shared read of a hot key) may be kept: the key has a place for the
+    /// reply, keeping is not paused, and no reply to the same request was too large in the last 10 s.
     pub fn may_keep(&self, flight: &Flight, now: Timestamp) -> bool {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)

@@ -264,9 +264,9 @@ impl Flights {
         ids.iter().rev().find(takes).copied()
     }
 
-    /// True for a fetch (shared read of a hot key) that is not sent yet: a read may join it even while a
-    /// write of its key is in flight, because the fetch will be sent after the write. False for an unknown
-    /// id.
+    /// True for a fetch (shared read of a hot key) that is not sent yet and has not failed: a read may join
+    /// it even while a write of its key is in flight, because the fetch will be sent after the write. False
+    /// for an unknown id.
     pub fn is_gathering(&self, id: FlightId) -> bool {
         self.find(id).is_some_and(|flight| flight.stage != Stage::Sent && !flight.has_failed)
     }
@@ -278,8 +278,9 @@ impl Flights {
     }
 
     /// True for a fetch (shared read of a hot key) that was sent and may still be joined: it was sent less
-    /// than `ttl` ago, no write of its key was in flight then and none has begun since, and no core has
-    /// seen a later reply that might show a write that bypassed weir.
+    /// than `ttl` ago, after a command (PTTL) that asks for the lifetime of its reply, no write of its key
+    /// was in flight then and none has begun since, and no core has seen a later reply that might show a
+    /// write that bypassed weir.
     pub fn is_fresh(&self, id: FlightId, versions: &Versions, (ttl, now): (Duration, Timestamp)) -> bool {
         self.find(id).is_some_and(|flight| {
             flight.stage == Stage::Sent

@@ -9,7 +9,8 @@ use crate::protocol::reply::{elements, integer, text};
 use crate::shard::outcome::Outcome;
 use crate::values::{BackendId, Timestamp};
 
-/// Maximum number of fields whose expiry the store is asked for before one read.
+/// Maximum number of fields whose expiry the store is asked for before one read. For a read of more fields,
+/// their expiry counts as unknown.
 const FIELDS_MAX: usize = 128;
 /// Commands that read only the fields that they name after the key.
 const NAMING_FIELDS: [&[u8]; 4] = [b"HGET", b"HMGET", b"HEXISTS", b"HSTRLEN"];
@@ -28,7 +29,8 @@ enum Left {
     Unknown,
     /// The store has replied that there is no such key.
     NoKey,
-    /// The store has replied that the key, or the field, has no expiry.
+    /// The key, or the field, does not expire: the store has replied so or does not know HPTTL, or the reply
+    /// is about no hash.
     Endless,
     For(Duration),
 }

@@ -450,8 +450,8 @@ impl HotKeyStage {
         self.copies.has(slot)
     }
 
-    /// Returns the lent reply to a request (`frame`) for a key whose home is another core; None if there is
-    /// no valid one.
+    /// Returns the lent reply to a request (`frame`) for a key whose home is another core, and counts it as
+    /// an answer from memory; None if there is no valid one.
     pub fn find_copy(&mut self, env: &mut Env, route: Route, frame: &[u8], now: Timestamp) -> Option<Bytes> {
         let (reply, asked_at) = self.copies.find(route, frame, &self.settings.versions, now)?;
         self.ages.record(now.nanos_since(asked_at));

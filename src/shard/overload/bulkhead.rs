@@ -358,8 +358,8 @@ impl Bulkhead {
         has_stalled
     }
 
-    /// True if the backend has been silent for 50 ms with requests in flight, so that it is asked whether
-    /// it is busy with a script.
+    /// True if the last check found the backend silent for 50 ms with requests in flight, so that it is asked
+    /// whether it is busy with a script. Never unless windows are on.
     pub fn is_silent(&self) -> bool {
         self.is_silent && self.mode == Mode::On
     }

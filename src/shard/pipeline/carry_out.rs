@@ -447,8 +447,9 @@ impl Shard {
         Err(Stopped)
     }
 
-    /// Returns the charge for a request that is never throttled, such as a login: nothing is taken beforehand,
-    /// and its price is charged with the reply. None if the request has no price.
+    /// Counts a request that is never throttled, such as a login, as in flight, and returns its charge:
+    /// nothing is taken beforehand, and its price is charged with the reply. None if the request has no
+    /// price.
     fn charge_afterwards(
         &mut self,
         id: ClientId,
@@ -576,8 +577,9 @@ impl Shard {
         is_held_back
     }
 
-    /// Decides whether a request could overtake an earlier one that was answered without its store and may
-    /// still be carried out; if so, refuses it and returns true.
+    /// Refuses a request that could overtake an earlier one of its client, as the caller has found, which
+    /// weir answered without its store and which may still be carried out. False, with nothing done, if no
+    /// part of the request goes to a store.
     #[cold]
     fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
         let is_refused = self.reaches_stores(id, destination);

@@ -251,8 +251,8 @@ impl Shard {
         Destination::Alone { slot, backend }
     }
 
-    /// Returns the first backend (in a cluster the first primary), to which requests without keys go, and
-    /// the slot that they are sent with.
+    /// Returns the slot that requests without keys are sent with, and the first backend (in a cluster the
+    /// first primary), to which they go.
     pub(super) fn first_place(&self) -> (u16, BackendId) {
         let primary = self.env.slots.as_ref().and_then(|slots| slots.primaries().next());
         (self.no_slot(), primary.map_or(BackendId(0), |node| node.key.backend))

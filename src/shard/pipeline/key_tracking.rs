@@ -184,9 +184,10 @@ impl Shard {
         }
     }
 
-    /// Passes a store's message that came over `link` about changed keys on to the client. False if the
-    /// link (unshared connection to a store) is neither one over which keys are tracked for this client nor
-    /// one that takes messages in place of other clients.
+    /// Handles a store's message that came over `link` about changed keys. Passes it on to the client, unless
+    /// the client speaks RESP2; if the message says that the connection for invalidation messages is gone,
+    /// tells the client so. False if the link (unshared connection to a store) is neither one over which keys
+    /// are tracked for this client nor one that takes messages in place of other clients.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),

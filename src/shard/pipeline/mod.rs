@@ -495,7 +495,7 @@ impl Shard {
         self.upstream.reader_figures()
     }
 
-    /// Returns the reason why the cluster should be asked for its map of slots again; None if there is no
+    /// Takes the reason why the cluster should be asked for its map of slots again; None if there is no
     /// reason.
     pub fn poll_doubt(&mut self) -> Option<Doubt> {
         let unsure = Doubt { reason: Reason::Unsure, moved: None };

@@ -700,9 +700,9 @@ impl Shard {
         abort.unwrap_or(reply)
     }
 
-    /// Returns the time, in microseconds, for which a request that has ended kept its store busy: its share of
-    /// the time in which the store answered nothing (quiet time). 0 for a request whose words show how much
-    /// work it is.
+    /// Ends a request's share in the time in which its store answers nothing (quiet time), and returns the
+    /// share, in microseconds: the time for which the request kept the store busy. 0 for a request whose
+    /// words show how much work it is, and if the share was ended before.
     fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
         self.end_quiet(request.shares_quiet.take())
     }

@@ -155,11 +155,11 @@ impl Shard {
         self.send_to_feeds(requests, now);
     }
 
-    /// Returns for each channel or pattern the stores that its messages come from, once the client has links
-    /// (unshared connections) to all of them. None if the client cannot have the links, or has too many
-    /// subscriptions; the command is refused then. `stores` are all stores. `kind` says whether the names are
-    /// channels, patterns or sharded channels, and `charge` is the price taken for the command, if it has one,
-    /// which is given back if the command is refused.
+    /// Gives a client the links (unshared connections) to stores that it needs for new channels or patterns,
+    /// and returns for each of them the stores that its messages come from. None if the client cannot have
+    /// the links, or has too many subscriptions; the command is then refused here. `stores` are all stores.
+    /// `kind` says whether the names are channels, patterns or sharded channels, and `charge` is the price
+    /// taken for the command, if it has one, which is given back if the command is refused.
     fn find_feeds<'a>(
         &mut self,
         (id, kind): (ClientId, Subscription),

@@ -162,9 +162,10 @@ impl Shard {
         }
     }
 
-    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of
-    /// a client that takes others' invalidation messages, or the reason why there is none. `None` while the
-    /// link is being opened, or until this core knows the node.
+    /// Returns the number (`CLIENT ID`) that a node has given the link (unshared connection to a store) of a
+    /// client that takes others' invalidation messages, or the reason why there is none. Opens the link if
+    /// the client has none to the node. `None` while the link is being opened, or until this core knows the
+    /// node.
     fn number_at_node(
         &mut self,
         target: ClientId,

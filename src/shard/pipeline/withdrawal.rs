@@ -19,8 +19,8 @@ const TOGETHER: Duration = Duration::from_millis(10);
 
 impl Shard {
     /// Ends a client's blocking command (`CLIENT UNBLOCK`): the store answers the command with an error if
-    /// `is_error` is true, else as at its timeout. False if the client waits in no command, or is about to
-    /// move to another process.
+    /// `is_error` is true, else as at its timeout. False if the client waits in no command or is about to
+    /// move to another process, or if the store cannot be asked.
     pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
         let link = self.waiting_link(id).filter(|link| !self.private.is_being_withheld(*link));
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))

@@ -103,8 +103,8 @@ impl PrivateRequest {
         !matches!(self.kind, Kind::Waits(_) | Kind::Interrupt)
     }
 
-    /// True if the client watches no keys after this request, whether the store has carried it out or not: it is an
-    /// `EXEC`, or the client's first `WATCH`.
+    /// True if the client watches no keys any more if this request is lost, whether or not the store has
+    /// carried it out: it is an `EXEC`, or the client's first `WATCH`.
     pub const fn ends_watch(&self) -> bool {
         matches!(self.kind, Kind::Exec(_) | Kind::Watch(true))
     }
@@ -753,8 +753,8 @@ impl PrivateLinks {
         Some(self.connect(env, id, link))
     }
 
-    /// Returns the id of a free place in the table of private links (unshared connections to stores), with a
-    /// new generation number.
+    /// Takes a free place in the table of private links (unshared connections to stores), and returns its id
+    /// with a new generation number.
     fn vacant(&mut self) -> PrivateId {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -1164,7 +1164,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns a link (unshared connection) to a store for a request of weir's own, among those that `fits`
+    /// Takes a link (unshared connection) to a store for a request of weir's own, among those that `fits`
     /// selects: an idle one, one on which such a request is in flight, or one that is opened now. None if
     /// there is no room for another link. `place` is the store and the database.
     fn helper(

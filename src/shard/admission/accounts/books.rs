@@ -141,9 +141,10 @@ impl Accounts {
         self.handle_booked(charge.payer, now);
     }
 
-    /// Returns the part of a store's time (`busy_micros`, in microseconds) for which a request's payer is
-    /// billed: the part beyond the tenant's leeway (time of stores that it does not pay for). The request,
-    /// whose words do not show how much work it is, kept the store busy for `busy_micros`.
+    /// Takes the time for which a request kept a store busy (`busy_micros`, in microseconds) out of the
+    /// tenant's leeway (time of stores that it does not pay for), and returns the rest, for which the payer
+    /// is billed. 0 if the tenant is gone. Called for requests whose words do not show how much work they
+    /// are.
     pub fn billed_time(&mut self, payer: Payer, busy_micros: u64, now: Timestamp) -> u64 {
         let (tenant, shards) = (self.tenant_now(payer), self.shards);
         tenant.map_or(0, |tenant| {
@@ -205,7 +206,8 @@ impl Accounts {
 
     /// Returns the first quota of a payer (account that is charged) that is too deep in debt to pay a request
     /// that is never refused, and the time until it can pay. None if all quotas can. `cost` is the request's
-    /// price; the debt may grow up to this core's part of `OWED_MAX`.
+    /// price; the debt may grow up to this core's part of `OWED_MAX`. Creates the account of the payer's user
+    /// if it is new.
     pub fn overdrawn(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Option<(Scope, Duration)> {
         let owed_max = self.owed_max_here();
         payer.scopes().find_map(|scope| {

@@ -265,9 +265,10 @@ impl Accounts {
         }
     }
 
-    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of each
-    /// bucket of the payer, if all these allowances cover it. False, with nothing taken, if any allowance is
-    /// too small. The fast path of nearly every request.
+    /// Takes a request's price from this core's allowance (the amount that it may spend without asking) of
+    /// each bucket of the payer, if all these allowances cover it. False, with nothing taken, if any
+    /// allowance is too small or the payer's user has no account on this core yet. The fast path of nearly
+    /// every request.
     #[expect(clippy::inline_always, reason = "one caller, and every request: a call would be a tenth of it")]
     #[inline(always)]
     fn take_if_allowed(&mut self, payer: Payer, cost: Price, now: Timestamp) -> bool {

@@ -83,8 +83,9 @@ impl Tab {
         self.expected.is_seen(class as usize)
     }
 
-    /// True if the payer (account that is charged) can surely pay for one more request of a class along with
-    /// all its requests whose real cost is not known yet. If false,
+    /// True if one more request of a class may be admitted without a look at each bucket: no request has cost
+    /// more than its estimate lately, the payer (account that is charged) has no limit, or it can surely pay
+    /// for the request along with all whose real cost is not known yet. If false,
     /// [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it checks each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {

@@ -23,9 +23,9 @@ const RETRY_AT_LATEST: Duration = Duration::from_secs(1);
 /// and have not been charged at their real cost yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// The request may be admitted: the buckets have enough for it and for all admitted requests that are not
-    /// charged at their real cost yet, even if they turn out as expensive as such requests sometimes are, or no
-    /// other request is in flight.
+    /// The request may be admitted as far as those in flight are concerned: there are none, no cost of the
+    /// tenant's requests has varied lately, the payer has no limit, or the buckets have enough for the
+    /// request and for all of those, even if they turn out as expensive as such requests sometimes are.
     Covered,
     /// The request is not admitted, whatever the requests in flight turn out to cost: a bucket has less than
     /// its price.
