@@ -23,7 +23,8 @@ impl ByteRate {
         Self { per_second, burst, left: burst, refilled_micros: 0 }
     }
 
-    /// True if bytes may be spent now, because some are left.
+    /// True if bytes may be spent now, because some are left. Adds those that have come in since the last
+    /// call.
     pub fn has_some(&mut self, now: Timestamp) -> bool {
         let micros = now.as_nanos() / 1_000;
         let elapsed = micros.saturating_sub(self.refilled_micros);

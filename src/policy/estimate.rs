@@ -16,7 +16,7 @@ const SLOW_SAMPLES: u32 = 2_048;
 /// number of its requests in flight is bounded.
 const SAMPLES_KNOWN: u32 = 32;
 /// Maximum number of requests of a class of commands that may be in flight before the first reply shows their
-/// real price.
+/// real price; further ones wait.
 const UNKNOWN_IN_FLIGHT: u32 = 4;
 /// Number by which the bound on the requests in flight of a class of commands, which begins at 4, rises with
 /// each request of the class whose real cost has been learnt. The bound ends once 32 costs are known.

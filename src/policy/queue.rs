@@ -605,9 +605,10 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Returns the index of the request whose turn it is in a tier (importance, by its index); None if there
-    /// is none. While several tenants wait there, only requests of those for which `may` returns true are
-    /// considered. In overload, it is a request of the connection that sent the tenant's newest one.
+    /// Returns the index of the request whose turn it is in a tier (importance, by its index), and charges
+    /// its tenant's turn for it, so that the caller has to take it; None if there is none. While several
+    /// tenants wait there, only requests of those for which `may` returns true are considered. In overload,
+    /// it is a request of the connection that sent the tenant's newest one.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let has_rivals = queue.turns.len() > 1;

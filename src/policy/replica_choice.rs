@@ -279,7 +279,7 @@ impl ReplicaChoice {
     }
 
     /// Returns the expected cost of a read at a node (latency times requests in flight plus one): the lower
-    /// the better.
+    /// the better. A node without an average latency is given one first ([`Self::welcome`]).
     fn score(&mut self, candidate: Candidate, now: Timestamp) -> f64 {
         let known = self.peers[candidate.place].as_ref().and_then(|peer| peer.cost);
         let cost = match known {

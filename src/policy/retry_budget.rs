@@ -68,7 +68,8 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Compares the budget with exact arithmetic: retries are at most a share of the requests sent.
+        /// Compares the budget with exact arithmetic: retries are at most a tenth of the requests sent, this
+        /// core's share of ten per second, and eleven more.
         #[test]
         fn what_is_sent_again_is_a_share_of_what_is_sent(
             cores in 1..8_u16, steps in prop::collection::vec((0..300_u64, 0..200_u64, 0..40_u8), 1..200),

@@ -139,9 +139,10 @@ impl Slice {
     }
 
     /// Decides whether a request of this cost may pass: from the amount that this core may spend, on credit
-    /// because the bucket must be full, from the core's last known share while the control executor (which
-    /// divides buckets among cores) does not answer, or not. Takes nothing yet. `capacity` has the quota's
-    /// rate and burst, and `rules` say how long a grant of an amount is valid.
+    /// because the bucket must be full, or from the core's last known share while the control executor (which
+    /// divides buckets among cores) does not answer. Else the control executor is to be asked, or the request
+    /// is refused. Takes nothing yet. `capacity` has the quota's rate and burst, and `rules` say how long a
+    /// grant of an amount is valid.
     pub fn check(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let heard_since = now.before(rules.lease);
         if self.allows(cost, heard_since) {
@@ -209,10 +210,10 @@ impl Slice {
         self.note_wanted(Wanted::of(cost));
     }
 
-    /// Returns the report to send to the control executor now, or None if there is nothing to report.
+    /// Makes the report to send to the control executor now, or returns None if there is nothing to report.
     /// `capacity` has the quota's rate and burst, `needed` is the amount that a waiting request needs (0 if
     /// none waits), and `rules` say how long a grant is valid. Gives back what the core does not need of its
-    /// allowance (the amount that it may spend without asking).
+    /// allowance (the amount that it may spend without asking), and counts the report as unanswered.
     pub fn report(
         &mut self,
         bucket: BucketId,
@@ -395,8 +396,9 @@ impl Slice {
     }
 
     /// Decides on a request while the control executor (which divides buckets among cores) does not answer:
-    /// this core continues with its last known share of the bucket's income, up to that share of the burst. A
-    /// cost above that passes once the whole of it is saved. Refuses with the time to wait, and never asks.
+    /// this core adds its last known share of the bucket's income to its allowance, up to that share of the
+    /// burst. A cost above that passes once the whole of it is saved. Refuses with the time to wait, and
+    /// never asks.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);

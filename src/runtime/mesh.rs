@@ -41,9 +41,10 @@ pub(super) struct Departure {
 }
 
 impl Departure {
-    /// Returns whether batches of messages to other shards are sent in this turn (round) of the core's loop.
-    /// `work` is the amount of work that the turn found: after a turn that found none batches are always
-    /// sent, so that no message waits while the core sleeps.
+    /// Returns whether batches of messages to other shards are sent in this turn (round) of the core's loop:
+    /// after 30 us of turns with work (`GATHERING_MAX`), which the first call begins to measure, and after
+    /// each turn that found none, so that no message waits while the core sleeps. `work` is the amount of
+    /// work that the turn found.
     pub fn is_due(&mut self, work: usize, now: Timestamp) -> bool {
         let since = *self.gathering_since.get_or_insert(now);
         let is_due = work == 0 || now.since(since) >= GATHERING_MAX;

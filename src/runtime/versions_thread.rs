@@ -31,8 +31,8 @@ const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of stores that are asked for version and commands at the same time. Each reply may hold all
 /// commands of a store.
 const ASKED_AT_ONCE: usize = 16;
-/// Maximum number of bytes of a store's replies about its version and commands. The commands of Redis 8 with
-/// all its modules take 400 KiB.
+/// Maximum number of bytes of a store's replies about its version and commands; a store with longer ones
+/// counts as unanswered. The commands of Redis 8 with all its modules take 400 KiB.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// A store that is asked for its version and commands, and the time at which it is asked next.

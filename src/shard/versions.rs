@@ -204,7 +204,8 @@ mod tests {
         assert_eq!(versions.under_way(), 0);
     }
 
-    /// Compares with a set of entries from which only writes that were carried out remove entries.
+    /// Compares which snapshots are good with a set of entries from which only writes that were carried out
+    /// remove entries.
     #[test]
     fn what_was_read_before_writes_that_were_taken_back_is_good_again_and_nothing_else() {
         use crate::values::random::Random;
@@ -246,7 +247,8 @@ mod tests {
         assert!(good_again > 1_000, "{good_again}");
     }
 
-    /// Compares with a set of entries from which any write of the key, or of all keys, removes entries.
+    /// Compares which snapshots are good with a set of entries from which any write of the key, or of all
+    /// keys, removes entries.
     #[test]
     fn nothing_is_good_that_a_cache_without_versions_would_have_dropped() {
         use crate::values::random::Random;

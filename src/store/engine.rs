@@ -288,7 +288,8 @@ impl Engine {
         }
     }
 
-    /// True if a key of database 0 exists and has not expired.
+    /// True if a key of database 0 exists and has not expired. Selects this database, and sets the time to
+    /// `now`.
     pub fn holds(&mut self, key: &[u8], now: Now) -> bool {
         self.keyspace.set_now(now.unix_ms);
         self.keyspace.select(0);

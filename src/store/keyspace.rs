@@ -308,8 +308,8 @@ impl Keyspace {
         entry.lives(self.now_ms).then_some(entry)
     }
 
-    /// Returns the value of `key` for a read command: counts a hit or a miss, and records the access. `None`
-    /// if there is no such key.
+    /// Returns the value of `key` for a read command: counts a hit, or a miss with the event `keymiss`, and
+    /// records the access. `None` if there is no such key.
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
         let place = self.find_counted(key)?;
         Some(self.access(place))
@@ -330,8 +330,8 @@ impl Keyspace {
         &entry.value
     }
 
-    /// Returns the location of `key` for a command that does not use its value (EXISTS, TTL, TYPE): counts a hit or
-    /// a miss, but records no access. `None` if there is no such key.
+    /// Returns the location of `key` for a command that does not use its value (EXISTS, TTL, TYPE): counts a
+    /// hit, or a miss with the event `keymiss`, but records no access. `None` if there is no such key.
     pub(super) fn find_counted(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.find_counted_in_silence(key);
         if place.is_none() {
@@ -352,8 +352,8 @@ impl Keyspace {
     }
 
     /// Returns the value at `key`, of the type `T` (list, set, hash and so on), for a read command: counts a
-    /// hit or a miss, and records the access. `None` if there is no such key; an error if the value is of
-    /// another type.
+    /// hit, or a miss with the event `keymiss`, and records the access. `None` if there is no such key; an
+    /// error if the value is of another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         within(self.read(key))
     }
@@ -432,7 +432,7 @@ impl Keyspace {
         Place { segment, position: self.here_mut().segments[segment].table.insert(hash as u32, entry) }
     }
 
-    /// Removes `key`. True if it existed and had not expired.
+    /// Removes `key`. True if it existed and had not expired; an expired one is removed as well.
     pub(super) fn remove(&mut self, key: &[u8]) -> bool {
         self.find(key).map(|place| self.remove_at(place)).is_some()
     }

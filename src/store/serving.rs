@@ -51,7 +51,7 @@ impl Engine {
     }
 
     /// Returns the kind of blocking calls that the value at `key` can serve; `None` if there is no such key,
-    /// or if no command waits for values of its type.
+    /// or if no command waits for values of its type. Removes the key if it has expired.
     fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
         let place = self.keyspace.find(key)?;
         Kind::of(&self.keyspace.entry(place).value)

@@ -9,7 +9,7 @@ use crate::values::time::Now;
 
 /// The interval between sweeps (searches for expired keys) while any key has an expiry.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of keys that one sweep (search for expired keys) visits.
+/// Maximum number of keys that one sweep (search for expired keys) visits; the next one goes on behind them.
 const SWEEP_KEYS: usize = 400;
 
 /// The timer by which expired keys are removed from an engine, some hundreds at a time.

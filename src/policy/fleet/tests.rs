@@ -654,7 +654,8 @@ fn shares_are_right_three_to_four_periods_after_demand_moved() {
     }
 }
 
-/// The hosts with demand use the whole quota.
+/// The hosts with demand use the quota, except what hosts without demand get of the tenth that is divided
+/// evenly.
 #[test]
 fn a_busy_fleet_admits_its_quota() {
     for hosts in [1, 3, 10, 100] {

@@ -4,9 +4,9 @@ use super::{Access, HotId, PANES, Window, keep};
 use crate::values::limits::{HOT_NAME_BYTES_MAX, HOT_NAME_BYTES_SHOWN};
 use crate::values::{MicroUnits, Timestamp};
 
-/// Maximum number of records of one core: of keys that are hot or may become hot. By default at most 200 keys
-/// can have enough of the load of one pane (50 ms) to get a record, a quarter of a fiftieth; a record lasts
-/// for two panes at least.
+/// Maximum number of records of one core: of keys that are hot or may become hot. Further keys get none, and
+/// so cannot become hot. By default at most 200 keys can have enough of the load of one pane (50 ms) to get a
+/// record, a quarter of a fiftieth; a record lasts for two panes at least.
 pub(super) const RECORDS_MAX: usize = 512;
 /// Number of places in the hash table of records of keys: twice as many as records, so that searches in it
 /// are short.

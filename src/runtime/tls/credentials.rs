@@ -202,7 +202,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares with a plain list of connections, all of which are checked whenever the files change.
+        /// Compares which clients are closed with a plain list of connections, all of which are checked
+        /// whenever the files change.
         #[test]
         fn those_that_would_be_refused_are_closed_and_no_others(steps in steps()) {
             let (mut credentials, mut refuses) = (Credentials::default(), Refuses(HashSet::new()));

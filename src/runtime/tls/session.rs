@@ -227,8 +227,7 @@ impl Session {
         (None, tell)
     }
 
-    /// Returns the segment of plain text that was being sent, since the connection is lost. `None` if none
-    /// was.
+    /// Takes the segment of plain text that was being sent, since the connection is lost. `None` if none was.
     pub fn give_up(&mut self) -> Option<Segment> {
         self.plain.take()
     }

@@ -288,7 +288,8 @@ impl AdmissionStage {
     }
 
     /// Decides on a request that has passed in shadow mode (decisions are only counted), by its estimated
-    /// price.
+    /// price, which is taken if it would have been admitted. A request that passed under earlier quotas is
+    /// not counted; one about which the control executor still has not answered is decided on later.
     fn decide_one_in_shadow(&mut self, env: &mut Env, payer: Payer, cost: Price, now: Now) {
         if payer.versions_before(env.quotas.version()) != 0 {
             return;

@@ -398,8 +398,8 @@ impl ClientStage {
         None
     }
 
-    /// Records that a socket has accepted a part of a client's segment of replies, so that the send timeout
-    /// starts anew.
+    /// Records that a socket has accepted a part of a client's segment of replies: the send timeout starts
+    /// anew, and no more bytes of replies than usual may wait for the client any longer.
     pub fn handle_sending(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.clients.get(id)
             && client.sending_since.is_some()

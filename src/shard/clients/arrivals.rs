@@ -106,8 +106,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// A list of the times of all bytes is the model. A time is early by at most 1 ms or a 32nd of the longest wait,
-        /// and never late.
+        /// Compares times of arrival with a list of the times of all bytes. A time is early by at most 1 ms
+        /// or a 32nd of the longest wait, and never late.
         #[test]
         fn bytes_are_as_old_as_they_are(
             steps in proptest::collection::vec((0..20_000_u64, 1..400_usize, 0..500_usize), 1..400),

@@ -496,7 +496,9 @@ fn an_explanation_of_a_request_that_is_none_is_charged_and_leaves_nothing_under_
     assert!(metered >= 3 * UNIT / 10, "{metered}");
 }
 
-/// A flood of requests that are charged and never refused does not keep others of the tenant waiting for long.
+/// Of a flood of 300 failed logins or questions about quotas, which are charged and not refused, a bucket is
+/// charged at most 40 request units, so that its debt does not keep others of the tenant waiting for long.
+/// Some questions are throttled then, but no logins.
 #[test]
 fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_most() {
     for flood in [&["AUTH", "default", "wrong"][..], &["QOS", "EXPLAIN", "GET", "k"]] {

@@ -1328,8 +1328,8 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
 }
 
-/// The home core ignores writes of a key that is not hot any more, while copies of the key on other cores may
-/// stay valid for as long as any cached reply does.
+/// A copy of a key's reply on another core is not sent any more once the key is no longer hot, though it is
+/// young enough: the key's home core does not notice writes of the key any more.
 #[test]
 fn copies_of_a_key_are_worthless_once_its_home_does_not_look_at_its_writes() {
     let mut rig = eager(2, |settings| {
@@ -1369,7 +1369,8 @@ fn a_copy_does_not_overtake_a_part_of_the_same_connection() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied, "it goes to the home");
 }
 
-/// Before a cluster, where weir splits requests by slot, nearly every key of an MGET has a part of its own.
+/// Before a cluster, where weir splits requests by slot, nearly every key of an MGET has a part of its own:
+/// the reply to such a part is kept, requests share its fetch, and it is fetched again after a write.
 #[test]
 fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part() {
     const VALUE: &str = "$5\r\nvalue\r\n";

@@ -76,7 +76,8 @@ fn endless_scripts_end_and_leave_the_engine_as_it_was() {
     assert!(bench.engine.effort() >= crate::values::limits::ENGINE_EFFORT_MAX);
 }
 
-/// The interpreter has room for a limited number of references, of which iterators keep some.
+/// Uses up the interpreter's references, of which there is a limited number and iterators keep some: the
+/// script gets an error if none is left, and a later script runs.
 #[test]
 fn references_that_are_used_up_are_an_error_of_the_script() {
     let mut bench = Bench::new();
@@ -363,7 +364,8 @@ fn all_libraries_of_a_dump_have_the_time_of_one_script() {
     assert_eq!(bench.send_bytes(dump), b"+OK\r\n");
 }
 
-/// The interpreter has room for 8,000 references.
+/// Loads far more functions than the interpreter has room for references (8,000), calls some of them, and
+/// then calls a command with 7,000 arguments.
 #[test]
 fn a_library_may_have_any_number_of_functions() {
     let mut bench = Bench::new();

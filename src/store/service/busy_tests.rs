@@ -187,7 +187,8 @@ fn functions_end_by_a_command_of_their_own() {
     assert!(told.ends_with("|+OK|"), "{told}");
 }
 
-/// The request that runs a script may be larger than a reply.
+/// Runs a script whose request is larger than a reply may be: FUNCTION STATS, which would show the request,
+/// gets an error, and SCRIPT KILL ends the script.
 #[test]
 fn a_large_request_is_not_shown_in_part() {
     let mut bench = Bench::new();

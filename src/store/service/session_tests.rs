@@ -454,7 +454,8 @@ fn a_subscriber_that_does_not_read_is_closed() {
     assert_eq!(bench.ask(publisher, "PUBSUB NUMSUB c").split('|').nth(3), Some(":1"));
 }
 
-/// A reply may be larger than the messages that may wait for a client.
+/// A reply may be larger than the messages that may wait for a client, and does not count among them: the
+/// client is closed only once too many bytes of messages wait behind it.
 #[test]
 fn a_message_behind_a_large_reply_closes_nothing() {
     let mut bench = Bench::new();
