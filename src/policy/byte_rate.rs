@@ -36,7 +36,7 @@ impl ByteRate {
         self.left > 0
     }
 
-    /// Subtracts bytes that were spent; the budget may be overdrawn by this.
+    /// Subtracts bytes that were spent; the budget may fall below zero.
     pub fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes as i64 * 1_000_000);
     }

@@ -82,7 +82,7 @@ impl UnderWay {
         self.0 == [0; COMMAND_CLASSES]
     }
 
-    /// Adds the requests in another count of admitted requests to these, class by class.
+    /// Adds the requests in another count of admitted requests to those in this one, class by class.
     pub fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
     }

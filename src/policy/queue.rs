@@ -27,8 +27,8 @@ use crate::values::{IdMap, MicroUnits, TenantId, Tier, Timestamp, UNIT};
 /// Maximum number of waiting requests, and of their bytes, of one connection before [`Queue::push`] says that
 /// no further requests of it should be started; less where many connections wait.
 const LONG: Held = Held { requests: 64, bytes: 1 << 20 };
-/// Divisor of the limit on a connection's waiting requests: once fewer wait than the limit divided by this,
-/// further requests of the connection may be started.
+/// Divisor of the limit on a connection's waiting requests: once fewer wait than half of the limit, further
+/// requests of the connection may be started.
 const EASED: usize = 2;
 /// Divisor of the queue's limit: once the queue was full, a quarter of the limit must become free until it
 /// admits requests again.

@@ -107,14 +107,14 @@ pub struct Expensive {
     pub waits: bool,
 }
 
-/// State before the cap was first cut, since when replies to cheap requests have been late without a break;
-/// the effect of the cap is judged by it.
+/// State before the cap was first cut, by which the effect of the cap is judged. Kept while replies to cheap
+/// requests are late without a break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
     /// Number of all cores' expensive requests in flight before the cap first became smaller.
     all_in_flight: f64,
-    /// The largest median latency of cheap requests since then, while more than a quarter of `all_in_flight`
-    /// were in flight. The latency with fewer is compared with it.
+    /// The largest median latency of cheap requests since the cap first became smaller, while more than a
+    /// quarter of `all_in_flight` were in flight. The latency with fewer is compared with it.
     median: Duration,
 }
 

@@ -365,7 +365,7 @@ impl Counters {
         self.0[counter as usize]
     }
 
-    /// Adds another shard's counters to these.
+    /// Adds another shard's counters to those in this record.
     pub fn merge(&mut self, other: &Self) {
         for (sum, value) in self.0.iter_mut().zip(other.0) {
             *sum += value;

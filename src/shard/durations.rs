@@ -47,7 +47,7 @@ impl Durations {
         self.micros.saturating_record_n((nanos / 1_000).clamp(1, MICROS_MAX), count);
     }
 
-    /// Adds the durations that another core has counted to these.
+    /// Adds the durations that another core has counted to those in this record.
     pub fn merge(&mut self, other: &Self) {
         self.sum_nanos = self.sum_nanos.saturating_add(other.sum_nanos);
         self.micros.add(&other.micros).expect("all have the same bounds");

@@ -664,7 +664,8 @@ impl Keyspace {
     }
 
     /// Removes every key of the selected database. For connections that watch an existing key this counts as
-    /// a change.
+    /// a change, connections that track keys are told that all may have changed, and calls that wait for a
+    /// removed stream are looked at again.
     pub(super) fn clear(&mut self) {
         let here = self.selected;
         self.interest.tracking.clear();

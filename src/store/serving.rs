@@ -36,7 +36,7 @@ fn has_room(post: &Post, waiter: &Waiter) -> Result<(), Refusal> {
 
 impl Engine {
     /// Serves the blocking calls that wait for keys which have become ready (filled, changed or deleted), and
-    /// those whose keys become ready by that.
+    /// those whose keys become ready as other calls are served.
     pub(super) fn serve_waiting(&mut self, effort: &Effort, now: Now) {
         while let Some((database, key, streamed)) = self.keyspace.interest.waits.next_ready() {
             self.keyspace.select(database);

@@ -224,7 +224,7 @@ impl AdmissionStage {
     }
 
     /// True if requests wait for the control executor's answer about a quota, or passed in shadow mode
-    /// (decisions are only counted) without it.
+    /// (decisions are only counted) before that answer.
     pub fn is_answer_awaited(&self) -> bool {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }

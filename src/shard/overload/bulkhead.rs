@@ -605,9 +605,9 @@ impl Bulkhead {
         self.mode != Mode::On || (self.in_flight as usize) < self.size()
     }
 
-    /// Takes the next waiting request although the backend is ejected (taken out of use), so that the breaker
-    /// decides about it. The flag says whether its client connection may be read from again. None if none
-    /// waits.
+    /// Takes the next waiting request, fetches first, whatever room the window has: the backend is ejected
+    /// (taken out of use) or returning, and the caller refuses the request. The flag says whether its client
+    /// connection may be read from again. None if none waits.
     pub fn take_gated(&mut self) -> Option<(Parked, bool)> {
         if let Some(fetch) = self.fetches.pop_front() {
             return Some((fetch, false));

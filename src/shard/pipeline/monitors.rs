@@ -42,7 +42,8 @@ impl Shard {
     }
 
     /// Shows monitors (clients that sent `MONITOR`) the requests of a client's transaction, which `EXEC` is
-    /// about to carry out; of a long transaction only the first 1,024 requests.
+    /// about to carry out; of a long transaction only the first 1,024 requests, and the others count as left
+    /// out. Shows nothing if `EXEC` is to fail.
     fn show_transaction(&mut self, id: ClientId, now: Now) {
         let client = self.clients.client(id);
         let fails = client.is_watch_broken();
@@ -129,8 +130,9 @@ impl Shard {
         }
     }
 
-    /// Ends a turn (pass of the shard's loop) for monitors (clients that sent `MONITOR`): charges their
-    /// tenants for lines sent to them, and removes the monitors that have ended.
+    /// Ends a turn (pass of the shard's loop) for monitors (clients that sent `MONITOR`): tells the cores
+    /// that serve them how many lines were left out, charges the tenants of this core's monitors for the
+    /// lines sent to them, and removes the monitors that have ended.
     #[cold]
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);

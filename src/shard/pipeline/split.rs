@@ -59,10 +59,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says. Later
-    /// requests of the client wait until it is answered. If nodes of a cluster refused the request and it is
-    /// tried again, nodes that have carried it out are left out, provided that replies of this kind say no more
-    /// than that. `is_for_busy` says that backends answer the request even while they are busy with a script.
+    /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says.
+    /// Later requests of the client wait until it is answered. If nodes of a cluster refused the request and
+    /// it is tried again, nodes that have carried it out are left out, provided that such replies say nothing
+    /// else. `is_for_busy` says that backends answer the request even while they are busy with a script.
     /// `receivers` are the channels whose numbers of subscribers are to be corrected in the reply, if any;
     /// `charge` is the price taken, if there is one; `nature` says whether the request writes.
     pub(super) fn ask_all(

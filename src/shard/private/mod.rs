@@ -62,8 +62,8 @@ use crate::values::{
 /// The time for which a private link (a connection to a store that one client has to itself) stays open while no
 /// client has it; after that it is closed.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// The divisor of a core's limit of private links (unshared connections to stores): a spare link is opened in
-/// advance only while fewer links are open than the limit divided by this.
+/// Divisor of a core's limit of private links (unshared connections to stores): a spare link is opened in
+/// advance only while fewer links are open than a sixteenth of the limit.
 const SPARE_PART: usize = 16;
 /// Maximum number of private links (unshared connections to stores) beyond a core's limit that are opened for
 /// requests about running scripts, such as `SCRIPT KILL`. Further such requests go over shared connections,
@@ -457,7 +457,8 @@ pub struct PrivateFigures {
 }
 
 impl PrivateFigures {
-    /// Adds the numbers of another core's private links (unshared connections to stores), by use, to these.
+    /// Adds the numbers of another core's private links (unshared connections to stores), by use, to those in
+    /// this record.
     pub fn add(&mut self, other: Self) {
         self.waiting += other.waiting;
         self.watching += other.watching;

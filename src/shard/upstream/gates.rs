@@ -150,8 +150,8 @@ impl Upstream {
         Some(sent)
     }
 
-    /// Refuses all requests that wait in the queue of an ejected backend (one taken out of use); `index` is
-    /// that of its bulkhead (window and queue).
+    /// Refuses all requests that wait in the queue of a backend that is ejected (taken out of use) or
+    /// returning, whatever their tier; `index` is that of its bulkhead (window and queue).
     pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
         let backend = Overload::backend_of(index);
         let standing = env.settings.overload.health.standing(usize::from(backend.0));

@@ -190,9 +190,9 @@ impl Upstream {
     }
 
     /// Removes the oldest unanswered request of a connection, to which a reply has come, if nothing more has
-    /// to be done about the reply: it is not an error, no held request waits for it, and its response time is
-    /// not needed to choose between replicas. True if the request was removed, or if requests are not kept
-    /// (plain stores). `kind` is the first byte of the reply.
+    /// to be done about the reply (see [`Slots::settle_if_plain`]): it is not an error, no held request waits
+    /// for it, and so on. True if the request was removed, or if requests are not kept (plain stores). `kind`
+    /// is the first byte of the reply.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();
