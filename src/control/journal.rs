@@ -49,8 +49,8 @@ impl Journal {
         self.lines.iter().rev()
     }
 
-    /// Returns log lines about keys that became hot, or ceased to be, since the last call. At most
-    /// `HOT_KEY_SERIES_MAX` of the hottest keys are considered at each call.
+    /// Returns log lines about keys that became hot, or ceased to be, since the last call, and records which
+    /// keys it has told as hot. At most `HOT_KEY_SERIES_MAX` of the hottest keys are considered at each call.
     pub fn news_of_hot_keys(&mut self, totals: &Totals) -> Vec<String> {
         let mut news = Vec::new();
         let (keys, _) = hottest(totals, HOT_KEY_SERIES_MAX, |key| key.hot_for.is_some());

@@ -419,8 +419,8 @@ pub const FLEET_CANDIDATES_MAX: usize = 8 * FLEET_KEYS_MAX;
 /// Maximum number of hosts, gone for long, whose entries in the fleet's store (Redis server with the counters
 /// of shared quotas) one host removes in one period.
 pub const FLEET_FORGOTTEN_AT_ONCE: usize = 64;
-/// Maximum number of bytes of the reply of the fleet's store (Redis server with the counters of shared
-/// quotas) to one exchange: enough for the most hosts and quotas.
+/// Maximum number of bytes of the replies of the fleet's store (Redis server with the counters of shared
+/// quotas) to one exchange: enough for the most hosts and quotas. The exchange fails if there are more.
 pub const FLEET_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of bytes of a fleet's name, with which the names of its keys in the Redis server begin; a
 /// longer one is an error at the start.

@@ -8,7 +8,7 @@ use crate::protocol::reply;
 use crate::values::Timestamp;
 
 /// Maximum number of replicas of unreachable primaries that are watched at the same time, to see which takes
-/// over.
+/// over; further ones are not watched.
 const WATCHED_MAX: usize = 16;
 /// Time between a watched replica's reply to `ROLE` and the next `ROLE` sent to it.
 const PAUSE: Duration = Duration::from_millis(50);

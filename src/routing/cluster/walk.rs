@@ -39,7 +39,7 @@ const INNER_BITS: u32 = 63 - PRINT_BITS - VISIT_BITS;
 /// Value in a client's `SCAN` cursor in place of the node's own cursor when the scan of that node has ended.
 const OVER: u64 = (1 << INNER_BITS) - 1;
 /// Maximum number of maps of the cluster whose plans are kept, so that clients' `SCAN` cursors made with them
-/// can be read.
+/// can be read; of more, the oldest is dropped, and a cursor made with it begins the walk anew.
 const MAPS_MAX: usize = 64;
 
 const _: () = assert!(CLUSTER_NODES_MAX * 3 <= 1 << VISIT_BITS, "a plan visits a node three times at most");
