@@ -420,6 +420,7 @@ impl World {
             in_flight: own.in_flight,
             median: own.window.median(),
             is_growing: own.window.is_growing(),
+            is_draining: own.in_flight > own.window.size(),
         };
         own.queue.handle_turn(now, &circumstances);
         let patience = STALLED.max(4 * own.window.median().as_nanos() as u64);
@@ -718,6 +719,37 @@ fn a_store_that_stands_still_lets_few_wait_in_vain_and_is_used_again_at_once() {
     assert!(after.in_time >= 0.99, "{after:?}");
     let asked = world.groups[group].log.len() as f64;
     assert!(world.store.requests as f64 <= 1.1 * asked, "{} for {asked}", world.store.requests);
+}
+
+/// A quick hour leaves windows of hundreds behind. Deadlines are missed at a slow store long before so many requests
+/// are in flight, and what waits in the store waits there without regard to its tier: halved step by step, the
+/// window made the most important requests late for four seconds.
+#[test]
+fn a_window_far_above_what_is_in_flight_does_not_make_the_most_important_late() {
+    for (servers, mean, deadline) in
+        [(1, 0.020, 1_000), (2, 0.020, 1_000), (4, 0.020, 1_000), (2, 0.020, 500)]
+    {
+        let can = f64::from(servers) / mean;
+        let mut world = World::new(1, servers as usize, USUAL, exactly(mean / 100.0)).with_links(8);
+        world.store.slow.push((seconds(2.0), seconds(20.0), 100.0));
+        let grow = Group::new(100, vec![(0, seconds(1.0), 120.0 * can)]);
+        world.group(Group { pipeline: 16, ..grow });
+        let groups: Vec<usize> = [(Tier::Critical, 0.4), (Tier::Standard, 0.6), (Tier::Sheddable, 1.0)]
+            .into_iter()
+            .map(|(tier, share)| {
+                let rates = vec![
+                    (seconds(2.0), seconds(4.0), 0.2 * share * can),
+                    (seconds(4.0), seconds(14.0), share * can),
+                ];
+                world.group(Group { tier, deadline: Some(deadline * MS), ..Group::new(40, rates) })
+            })
+            .collect();
+        world.run(seconds(16.0));
+        let of = |from, to| summary(&world, &groups[..1], seconds(from), seconds(to), deadline * MS);
+        let (onset, after) = (of(4.0, 7.0), of(7.0, 14.0));
+        let what = format!("{servers} servers, {deadline} ms: {onset:?}, then {after:?}");
+        assert!(onset.in_time >= 0.93 && after.in_time >= 0.97, "{what}");
+    }
 }
 
 #[test]

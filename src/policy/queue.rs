@@ -77,7 +77,7 @@ const LATE: Duration = Duration::from_millis(1);
 /// latency if that is longer.
 const SILENT: Duration = Duration::from_millis(20);
 /// Longest time for which the clock that measures waiting in the queue pauses while the window (limit on
-/// requests in flight) grows.
+/// requests in flight) grows, or has shrunk below what is in flight.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Number of requests for which the queue keeps memory while no request waits.
@@ -205,6 +205,9 @@ pub struct Circumstances {
     /// True while the window (limit on requests in flight) still grows, or is small because it has just begun, so that
     /// the backend's capacity is not known yet.
     pub is_growing: bool,
+    /// True while more requests are in flight than the window (limit on requests in flight) permits, because it has
+    /// just shrunk: no request is sent until enough replies have come.
+    pub is_draining: bool,
 }
 
 #[derive(Debug)]
@@ -452,14 +455,15 @@ impl<T: Copy> Queue<T> {
 
     /// Begins a turn (pass of the core's loop), of which `circumstances` has what the core knows of its
     /// backend: advances the clock by which the queue measures waiting. The clock pauses for the time that
-    /// this core is late, while the window of requests in flight still grows (1 s at most), and while the
-    /// backend is silent.
+    /// this core is late, while the window of requests in flight still grows or has shrunk below what is in
+    /// flight (1 s at most), and while the backend is silent.
     pub fn handle_turn(&mut self, now: Timestamp, circumstances: &Circumstances) {
         let passed = now.since(self.turned_at);
         self.turned_at = now;
         let mut passed = passed.saturating_sub(circumstances.late);
         let silent = SILENT.max(2 * circumstances.median);
-        if !self.is_empty() && circumstances.is_growing && !self.pause_left.is_zero() {
+        let is_changing = circumstances.is_growing || circumstances.is_draining;
+        if !self.is_empty() && is_changing && !self.pause_left.is_zero() {
             self.pause_left = self.pause_left.saturating_sub(passed);
             passed = Duration::ZERO;
         } else if circumstances.in_flight > 0 && self.silence(now) > silent {

@@ -1088,8 +1088,10 @@ impl Window {
         let full = &mut self.seen[full..];
         self.is_draining = true;
         if full.len() < SAMPLES_LEAST {
-            // Too few replies came while the window was full, so its latency is unknown: halve the window.
-            self.size = self.least.max(self.size * 0.5);
+            // Too few replies came while the window was full, so its latency is unknown: halve the window or,
+            // if much less is in flight, that.
+            let deepest = self.seen.last().map_or(self.size, |seen| seen.depth);
+            self.size = self.least.max(self.size.min(deepest) * 0.5);
             return;
         }
         let median = median_of(full, |seen| seen.low);
@@ -1252,6 +1254,22 @@ mod tests {
             window.handle_reply(&sample, at(now), &mut board);
         }
         now
+    }
+
+    #[test]
+    fn a_cut_begins_at_what_is_in_flight_if_that_is_much_less_than_the_window() {
+        let mut window = Window::new(1, Bounds::default());
+        let now = crowd(&mut window, 0.0, 1.0, 64, 0.001);
+        assert!(window.size() >= 64, "{}", window.size());
+        let mut board = Alone::default();
+        let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
+        // The backend has become slow, and deadlines are missed before the window is full.
+        for number in 0..5 {
+            let sent_at = now + 0.02 * f64::from(number);
+            window.handle_missed();
+            window.handle_reply(&usual(at(sent_at), 20), at(sent_at + 0.4), &mut board);
+        }
+        assert!(window.size() <= 10, "{}", window.size());
     }
 
     #[test]

@@ -23,8 +23,13 @@ fn take(queue: &mut Queue<u32>) -> Option<u32> {
 }
 
 /// A healthy backend and a core that runs on time.
-const CALM: Circumstances =
-    Circumstances { late: Duration::ZERO, in_flight: 1, median: Duration::from_millis(1), is_growing: false };
+const CALM: Circumstances = Circumstances {
+    late: Duration::ZERO,
+    in_flight: 1,
+    median: Duration::from_millis(1),
+    is_growing: false,
+    is_draining: false,
+};
 
 /// Lets `millis` milliseconds pass from the time `from` (in milliseconds) on, in turns of one millisecond, in
 /// each of which the backend answers. Returns the time at the end.
@@ -192,8 +197,11 @@ fn what_this_core_did_not_run_for_makes_nothing_old() {
 
 #[test]
 fn a_window_that_grows_and_a_backend_that_is_silent_make_nothing_old() {
-    for circumstances in [Circumstances { is_growing: true, ..CALM }, Circumstances { in_flight: 5, ..CALM }]
-    {
+    for circumstances in [
+        Circumstances { is_growing: true, ..CALM },
+        Circumstances { is_draining: true, ..CALM },
+        Circumstances { in_flight: 5, ..CALM },
+    ] {
         let mut queue = queue();
         for number in 0..100 {
             queue.push(request(number, u64::from(number), 0, Tier::Standard), at(0)).expect("there is room");

@@ -391,6 +391,7 @@ impl Bulkhead {
             in_flight: self.in_flight as usize,
             median: self.window.median(),
             is_growing: self.window.is_growing() || self.yielding.is_starting(),
+            is_draining: self.in_flight as usize > self.window.size(),
         };
         self.queue.handle_turn(now, &circumstances);
     }
