@@ -1259,12 +1259,14 @@ mod tests {
     #[test]
     fn a_cut_begins_at_what_is_in_flight_if_that_is_much_less_than_the_window() {
         let mut window = Window::new(1, Bounds::default());
-        let now = crowd(&mut window, 0.0, 1.0, 64, 0.001);
+        let now = crowd(&mut window, 0.0, 0.3, 64, 0.001);
         assert!(window.size() >= 64, "{}", window.size());
         let mut board = Alone::default();
         let at = |seconds: f64| Timestamp::from_nanos((seconds * 1e9) as u64);
-        // The backend has become slow, and deadlines are missed before the window is full.
-        for number in 0..5 {
+        // After a quiet time the backend has become slow, and deadlines are missed before the window is full.
+        window.begin_round(now);
+        window.begin_round(now);
+        for number in 0..10 {
             let sent_at = now + 0.02 * f64::from(number);
             window.handle_missed();
             window.handle_reply(&usual(at(sent_at), 20), at(sent_at + 0.4), &mut board);
