@@ -127,7 +127,7 @@ pub enum Paused {
     /// No request of the client is held back.
     Nothing,
     /// Requests that may write are held back, and those that Redis treats alike: PUBLISH, SPUBLISH, PFCOUNT
-    /// (see [`is_held_as_write`]).
+    /// (`is_held_as_write`).
     Writes,
     /// All requests are paused except `CLIENT` and `QUIT`: the client that has ordered a pause of everything waits
     /// too, but can end the pause.
