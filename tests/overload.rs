@@ -721,9 +721,9 @@ fn a_store_that_stands_still_lets_few_wait_in_vain_and_is_used_again_at_once() {
     assert!(world.store.requests as f64 <= 1.1 * asked, "{} for {asked}", world.store.requests);
 }
 
-/// A quick hour leaves windows of hundreds behind. Deadlines are missed at a slow store long before so many requests
-/// are in flight, and what waits in the store waits there without regard to its tier: halved step by step, the
-/// window made the most important requests late for four seconds.
+/// Fast replies leave windows of hundreds behind. Deadlines are missed at a slow store long before so many requests
+/// are in flight, and the window is cut below that: then nothing is sent until the store has worked off what it
+/// has. If the queue aged meanwhile, a sixth of the most important requests would be refused as too old.
 #[test]
 fn a_window_far_above_what_is_in_flight_does_not_make_the_most_important_late() {
     for (servers, mean, deadline) in

@@ -31,7 +31,7 @@ pub struct RetryBudget {
 
 impl RetryBudget {
     /// Creates the part of one of `cores` cores in the budget that limits how many lost reads are sent again.
-    /// It begins with one second's retries, at least one.
+    /// The budget begins with one second's retries, at least one.
     pub fn new(cores: u16) -> Self {
         let part = 1.0 / f64::from(cores.max(1));
         let least = (LEAST_PER_SECOND * part).max(1.0);

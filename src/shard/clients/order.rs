@@ -42,8 +42,8 @@ pub enum Replies {
     /// All requests get replies, as without `CLIENT REPLY`.
     #[default]
     All,
-    /// That number of requests (at least one) that come next get no replies; later ones do (`CLIENT REPLY
-    /// SKIP`).
+    /// As many of the next requests as the number says (at least one) get no replies; later ones do (`CLIENT
+    /// REPLY SKIP`).
     NoneTo(u8),
     /// No requests get replies (`CLIENT REPLY OFF`).
     None,

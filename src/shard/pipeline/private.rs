@@ -151,6 +151,17 @@ impl Shard {
         }
     }
 
+    /// Breaks a client's watch of keys (`WATCH`) if another node of the cluster owns their slot by now: the keys
+    /// have left the node that watches them, as if they were deleted there.
+    fn break_moved_watch(&mut self, id: ClientId, now: Now) {
+        let Some(watch) = self.clients.client(id).watch().filter(|_| self.env.slots.is_some()) else {
+            return;
+        };
+        if self.env.backend_of(watch.slot) != watch.backend {
+            self.break_watch(id, now);
+        }
+    }
+
     /// Breaks a client's watch of keys (`WATCH`): its next `EXEC` fails as if a key had changed. Gives back
     /// the connection over which the keys were watched.
     pub(super) fn break_watch(&mut self, id: ClientId, now: Now) {
@@ -280,18 +291,16 @@ impl Shard {
         if usage == LinkUse::Request && tracking.is_some() {
             return tracking;
         }
+        self.break_moved_watch(id, now);
         if let Some(link) = self.clients.client(id).ties().and_then(|ties| ties.link) {
             // The client's private link is bound to the store of its watched keys, and this request needs the
             // same store.
             if self.private.backend_of(link) == Some(backend) {
                 return Some(link);
             }
-            if !self.has_watched_slot_moved(id) {
-                self.settle(charge, &Settlement::default(), now);
-                self.answer_error(id, CROSS_SLOT);
-                return None;
-            }
-            self.break_watch(id, now);
+            self.settle(charge, &Settlement::default(), now);
+            self.answer_error(id, CROSS_SLOT);
+            return None;
         }
         let link = match tracking {
             Some(link) => link,
@@ -449,6 +458,7 @@ impl Shard {
         request: Request<'_>,
         now: Now,
     ) {
+        self.break_moved_watch(id, now);
         let client = self.clients.client(id);
         if client.is_watch_broken() {
             // The watch is broken already, so the next `EXEC` fails whatever this command watches.
@@ -457,10 +467,6 @@ impl Shard {
         let earlier = client.watch();
         let is_cluster = self.env.slots.is_some();
         if earlier.is_some_and(|watch| !watch.covers((slot, backend), is_cluster)) {
-            if self.has_watched_slot_moved(id) {
-                self.break_watch(id, now);
-                return self.answer_priced(id, charge, now, |out, _| encode::simple(out, "OK"));
-            }
             self.settle(charge, &Settlement::default(), now);
             return self.answer_error(id, CROSS_SLOT);
         }
@@ -486,14 +492,6 @@ impl Shard {
         );
     }
 
-    /// True if another node of the cluster owns the slot of a client's watched keys now than when it began to
-    /// watch them: the keys have left the node that watches them, as if they were deleted there.
-    fn has_watched_slot_moved(&mut self, id: ClientId) -> bool {
-        let watch = self.clients.client(id).watch();
-        watch
-            .is_some_and(|watch| self.env.slots.is_some() && self.env.backend_of(watch.slot) != watch.backend)
-    }
-
     /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
     /// store). `place` is the store of its keys, if it has any. If the link is gone, or the keys have moved to
     /// another node, nothing is sent, and the reply is null: a watched key may have changed. Keys at another
@@ -509,29 +507,32 @@ impl Shard {
         charge: Option<Charge>,
         now: Now,
     ) {
+        self.break_moved_watch(id, now);
         let client = self.clients.client(id);
         let watch = client.watch();
         let link = client.ties().and_then(|ties| ties.link);
-        let is_covered =
-            |watch: &Watch| place.is_none_or(|place| watch.covers(place, self.env.slots.is_some()));
-        let (link, backend) = match (watch, link) {
-            (Some(watch), Some(link)) if is_covered(&watch) => (link, watch.backend),
-            (Some(_), Some(_)) if !self.has_watched_slot_moved(id) => {
-                self.end_watch(id, now);
-                self.settle(charge, &Settlement::default(), now);
-                return self.answer_error(id, &abort_because_of(CROSS_SLOT));
-            }
+        let (Some(watch), Some(link)) = (watch, link) else {
             // The link with the watch is gone, or the keys have moved to another node: a watched key may have
             // changed unseen, so the transaction fails.
-            _ => {
-                self.end_watch(id, now);
-                self.env.counters.add(Counter::WatchesBroken, 1);
-                return self.answer_priced(id, charge, now, encode::null_array);
-            }
+            self.end_watch(id, now);
+            self.env.counters.add(Counter::WatchesBroken, 1);
+            return self.answer_priced(id, charge, now, encode::null_array);
         };
+        if place.is_some_and(|place| !watch.covers(place, self.env.slots.is_some())) {
+            self.end_watch(id, now);
+            self.settle(charge, &Settlement::default(), now);
+            return self.answer_error(id, &abort_because_of(CROSS_SLOT));
+        }
         let rewrite = self.keep_splice(id, splice);
         let kind = (nature, Kind::Exec(selects));
-        self.send_over(id, (link, backend), (Message::Small(block), replies), kind, (rewrite, charge), now);
+        self.send_over(
+            id,
+            (link, watch.backend),
+            (Message::Small(block), replies),
+            kind,
+            (rewrite, charge),
+            now,
+        );
     }
 
     /// True if a client watches keys (`WATCH`), so that its next `EXEC` depends on whether they have
