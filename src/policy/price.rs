@@ -196,10 +196,12 @@ impl Weights {
     }
 
     /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
-    /// of its reply in bytes.
+    /// of its reply in bytes, and `values` the number of values in it, each of which has to be found; the first
+    /// is in the price of any such request.
     #[inline]
-    pub const fn cached(&self, bytes_out: u64) -> Price {
-        Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)))
+    pub const fn cached(&self, bytes_out: u64, values: u64) -> Price {
+        let others = values.saturating_sub(1).saturating_mul(self.row);
+        Price::new(self.hit.saturating_add(per_kib(bytes_out, self.kib_out)).saturating_add(others))
     }
 
     #[inline(never)]

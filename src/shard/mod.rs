@@ -37,6 +37,7 @@
 //! | the monitors of all cores, and what each may see | `monitor_board.rs` |
 //! | subscriptions of all cores that stores have yet to acknowledge | `subscription_board.rs` |
 //! | numbers of patterns and key prefixes that clients of all cores have at stores | `filter_board.rs` |
+//! | hash slots with hot keys, for the cores that split requests for several keys | `hot_slots.rs` |
 //! | scripts that declare that they write nothing, by their digests | `script_board.rs` |
 //! | shared channels: what home cores and those with subscribers tell each other, and numbers of subscribers | `shared_channel.rs`, `shared_numbers.rs` |
 //! | clients that take the invalidation messages of others: what their cores tell each other | `tracking_redirect.rs` |
@@ -69,6 +70,7 @@ mod filter_board;
 mod gather;
 mod health;
 mod hot_keys;
+mod hot_slots;
 mod large_replies;
 mod last_told;
 mod links;

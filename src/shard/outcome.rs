@@ -25,6 +25,8 @@ pub enum Outcome {
     Cached {
         /// Number of bytes of the reply.
         bytes: u32,
+        /// Number of values in the reply: those of `MGET`, and 1 for any other request.
+        values: u32,
     },
     /// The request was sent to a backend, and whether it was carried out is unknown: it costs its estimated
     /// price.
@@ -60,7 +62,12 @@ impl Outcome {
 
     /// Returns the outcome of a request that was answered with the reply to another request.
     pub const fn cached(reply_bytes: usize) -> Self {
-        Self::Cached { bytes: in_32_bits(reply_bytes as u64) }
+        Self::cached_values(reply_bytes, 1)
+    }
+
+    /// Returns the outcome of an `MGET` that was answered with so many `values` from memory.
+    pub const fn cached_values(reply_bytes: usize, values: usize) -> Self {
+        Self::Cached { bytes: in_32_bits(reply_bytes as u64), values: in_32_bits(values as u64) }
     }
 }
 
@@ -103,11 +110,12 @@ impl Settlement {
                 measured.slowness_micros = measured.slowness_micros.max(u64::from(slowness_micros));
                 measured.busy_micros = measured.busy_micros.saturating_add(u64::from(busy_micros));
             }
-            Outcome::Cached { bytes } => {
+            Outcome::Cached { bytes, values } => {
                 if self.lost == 0 {
                     self.lost = CACHED;
                 }
                 self.measured.bytes_out = self.measured.bytes_out.saturating_add(u64::from(bytes));
+                self.measured.rows = self.measured.rows.saturating_add(u64::from(values));
             }
             Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
             Outcome::Refused => self.is_refused = true,

@@ -13,8 +13,9 @@ use crate::protocol::command::Repeats;
 use crate::protocol::{Argument, Arguments, BufferPool, encode};
 use crate::routing::slot_of;
 use crate::shard::env::Env;
+use crate::shard::hot_slots::HotSlots;
 use crate::values::ShardId;
-use crate::values::limits::SLOTS;
+use crate::values::limits::{HOT_SPLIT_KEYS_MAX, SLOTS};
 
 /// Maximum number of bytes around one word of a request: `$`, the length of the word and two line ends.
 const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
@@ -39,6 +40,19 @@ pub struct Part {
 }
 
 impl Part {
+    fn empty((home, slot): (ShardId, u16), arguments: &Arguments<'_>) -> Self {
+        let frame_bytes = FRAME_HEAD_BYTES_MAX + arguments.name().len();
+        Self { home, slot, keys: 0, key_bytes: 0, frame_bytes }
+    }
+
+    /// Adds a key, which is the word with this index among a request's words; `step` words are copied for it.
+    fn add_key(&mut self, arguments: &Arguments<'_>, (index, step): (usize, usize)) {
+        self.keys += 1;
+        self.key_bytes = arguments.at(index).len() as u32;
+        let words = (index..index + step).map(|word| arguments.at(word).len() + BULK_HEAD_BYTES_MAX);
+        self.frame_bytes += words.sum::<usize>();
+    }
+
     /// Returns the place of the part's only key in the bytes of its request (`frame`), which ends with the
     /// key.
     pub const fn place_of_key(&self, frame: &[u8]) -> Argument {
@@ -119,10 +133,14 @@ impl Partition {
         self.repeats.as_ref().map(Repeats::count)
     }
 
-    /// Splits a request at once: assigns all its keys, with `step` arguments each, to parts.
-    pub fn whole(env: &mut Env, step: usize, arguments: &Arguments<'_>) -> Self {
+    /// Splits a request at once: assigns all its keys, with `step` arguments each, to parts. With `hot`, keys
+    /// of slots with hot keys are [set apart](Self::set_hot_apart).
+    pub fn whole(env: &mut Env, step: usize, arguments: &Arguments<'_>, hot: Option<&HotSlots>) -> Self {
         let mut partition = Self::begin(env, step, arguments);
         partition.place(env, arguments, &[], usize::MAX);
+        if let Some(hot) = hot {
+            partition.set_hot_apart(arguments, hot);
+        }
         partition.copy(&mut env.pool, arguments, usize::MAX);
         partition
     }
@@ -223,19 +241,54 @@ impl Partition {
             };
             if self.part_at[place] == u16::MAX {
                 self.part_at[place] = self.parts.len() as u16;
-                let frame_bytes = FRAME_HEAD_BYTES_MAX + arguments.name().len();
-                self.parts.push(Part { home, slot, keys: 0, key_bytes: 0, frame_bytes });
+                self.parts.push(Part::empty((home, slot), arguments));
             }
             let part = self.part_at[place];
-            let Part { keys, key_bytes, frame_bytes, .. } = &mut self.parts[usize::from(part)];
-            (*keys, *key_bytes) = (*keys + 1, key.len() as u32);
-            let words = (index..index + step).map(|word| arguments.at(word).len() + BULK_HEAD_BYTES_MAX);
-            *frame_bytes += words.sum::<usize>();
+            self.parts[usize::from(part)].add_key(arguments, (index, step));
             self.order.push(part);
             let is_foreign = || !prefixes.iter().any(|prefix| key.starts_with(prefix.as_bytes()));
             if !prefixes.is_empty() && self.permission == Permission::Granted && is_foreign() {
                 self.permission = Permission::Foreign(index);
             }
+        }
+    }
+
+    /// Divides each part whose keys are all in slots with hot keys into one part for each slot, so that these
+    /// keys are answered from memory or share fetches (shared reads of hot keys). Keys of one slot stay in one
+    /// part, whose values are from one moment. A part with any other key goes to its store anyway, and stays
+    /// as it is. Called when all keys are assigned to parts; nothing happens before a cluster, where each slot
+    /// has a part of its own already, and for more than 16 keys.
+    fn set_hot_apart(&mut self, arguments: &Arguments<'_>, hot: &HotSlots) {
+        if self.by_slot || hot.is_empty() || self.order.len() > HOT_SPLIT_KEYS_MAX {
+            return;
+        }
+        let step = self.step;
+        let place_of = |key: usize| 1 + key * step;
+        let slots: Vec<u16> = (0..self.order.len()).map(|key| slot_of(arguments.at(place_of(key)))).collect();
+        let divided: Vec<bool> = (0..self.parts.len())
+            .map(|part| {
+                let mut own = slots.iter().zip(&self.order).filter(|(_, own)| usize::from(**own) == part);
+                own.all(|(slot, _)| hot.has(*slot))
+            })
+            .collect();
+        for (key, slot) in slots.iter().enumerate() {
+            let part = usize::from(self.order[key]);
+            let Part { home, slot: first, .. } = self.parts[part];
+            if !divided[part] || first == *slot {
+                continue;
+            }
+            let begun = self.parts[divided.len()..].iter().position(|other| other.slot == *slot);
+            let own = begun.map_or(self.parts.len(), |begun| divided.len() + begun);
+            if begun.is_none() {
+                self.parts.push(Part::empty((home, *slot), arguments));
+            }
+            self.order[key] = own as u16;
+        }
+        for part in &mut self.parts {
+            *part = Part::empty((part.home, part.slot), arguments);
+        }
+        for (key, part) in self.order.iter().enumerate() {
+            self.parts[usize::from(*part)].add_key(arguments, (place_of(key), step));
         }
     }
 

@@ -95,10 +95,18 @@ impl Pieces {
 fn together(one: Outcome, other: Outcome) -> Outcome {
     use Outcome::{Cached, Lost, Refused, Served};
     match (one, other) {
-        (Cached { bytes }, Cached { bytes: more }) => Cached { bytes: bytes.saturating_add(more) },
-        (Served { bytes, rows, took_micros, slowness_micros, busy_micros }, Cached { bytes: more })
-        | (Cached { bytes: more }, Served { bytes, rows, took_micros, slowness_micros, busy_micros }) => {
-            let bytes = bytes.saturating_add(more);
+        (Cached { bytes, values }, Cached { bytes: more, values: others }) => {
+            Cached { bytes: bytes.saturating_add(more), values: values.saturating_add(others) }
+        }
+        (
+            Served { bytes, rows, took_micros, slowness_micros, busy_micros },
+            Cached { bytes: more, values },
+        )
+        | (
+            Cached { bytes: more, values },
+            Served { bytes, rows, took_micros, slowness_micros, busy_micros },
+        ) => {
+            let (bytes, rows) = (bytes.saturating_add(more), rows.saturating_add(values));
             Served { bytes, rows, took_micros, slowness_micros, busy_micros }
         }
         (

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::board::Noticeboard;
 use super::filter_board::FilterBoard;
 use super::health::HealthBoard;
+use super::hot_slots::HotSlots;
 use super::monitor_board::MonitorBoard;
 use super::script_board::ScriptBoard;
 use super::subscription_board::SubscriptionBoard;
@@ -164,6 +165,8 @@ pub struct HotSettings {
     pub seed: u64,
     /// Write counters of the keys, shared by all cores, by which kept replies become invalid.
     pub versions: Arc<Versions>,
+    /// Numbers of hot keys by hash slot, shared by all cores, by which reads of several keys are split.
+    pub slots: Arc<HotSlots>,
 }
 
 impl HotSettings {
@@ -181,6 +184,7 @@ impl HotSettings {
             scripts: HotScripts::Strict,
             seed: 0,
             versions: Arc::new(Versions::new(backends)),
+            slots: Arc::default(),
         }
     }
 }

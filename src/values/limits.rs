@@ -314,6 +314,12 @@ pub const STATE_HOT_KEYS_MAX: usize = 20;
 /// Maximum number of bytes of a request whose reply is kept in the hot-key cache; replies to longer ones are
 /// not kept.
 pub const HOT_FRAME_BYTES_MAX: usize = 1024;
+/// Maximum number of bytes of an `MGET` for keys of one core and store that is counted as a read of each of its
+/// keys. A longer one makes no key hot, because a core reads all of its keys in one go.
+pub const HOT_COUNTED_BYTES_MAX: usize = 8 * 1024;
+/// Maximum number of keys of an `MGET` that is split so that each hot key has a request of its own. A request for
+/// one key takes more of weir's CPU than one more key takes of a store's.
+pub const HOT_SPLIT_KEYS_MAX: usize = 16;
 /// Maximum number of bytes of a reply that is kept in the hot-key cache; larger ones are not kept.
 pub const HOT_REPLY_BYTES_MAX: usize = 64 * 1024;
 /// Maximum number of requests whose replies are kept for one hot key, in both dialects (RESP2, RESP3)

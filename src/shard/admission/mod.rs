@@ -178,7 +178,7 @@ impl AdmissionStage {
     /// Charges an account for bytes that its client is sent without a request, such as a published message.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
         if !self.lets_all_pass() {
-            let cost = self.settings.weights.cached(bytes as u64);
+            let cost = self.settings.weights.cached(bytes as u64, 1);
             let usage = Usage { cached: cost.micro(), ..Usage::default() };
             self.accounts.book(payer, usage, now.monotonic);
         }

@@ -14,7 +14,7 @@ impl Settlement {
         match (self.served, self.lost) {
             (0, 0) if self.is_refused => Bill::Shed,
             (0, 0) => Bill::Nothing,
-            (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out)),
+            (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out, self.measured.rows)),
             // A backend did some of the work, so the request costs what such work costs.
             (_, CACHED) => Bill::Cost { due: weights.actual(&charge.quote, &self.measured), unbilled },
             (0, _) => Bill::AsTaken,
@@ -93,7 +93,7 @@ mod tests {
             class: Class::Multi,
             is_unrefused: false,
         };
-        let served = Outcome::answered(10);
+        let served = Outcome::served((10, 1), (0, 0), 0);
         let cached = Outcome::cached(10);
         let billed = |parts: &[Outcome]| {
             let mut settlement = Settlement::default();
@@ -103,7 +103,9 @@ mod tests {
         let all = billed(&[served, served]);
         assert_ne!(all, billed(&[served]), "bytes have their price");
         assert_eq!([billed(&[served, cached]), billed(&[cached, served])], [all; 2]);
-        assert_eq!(billed(&[cached, Outcome::Refused]), Bill::Cached(weights.cached(10)));
+        assert_eq!(billed(&[cached, Outcome::Refused]), Bill::Cached(weights.cached(10, 1)));
+        let several = Bill::Cached(weights.cached(30, 3));
+        assert_eq!([billed(&[cached; 3]), billed(&[Outcome::cached_values(30, 3)])], [several; 2]);
         let lost = billed(&[Outcome::Lost]);
         assert_eq!([billed(&[cached, Outcome::Lost]), billed(&[Outcome::Lost, cached])], [lost; 2]);
     }

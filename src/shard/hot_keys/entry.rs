@@ -475,6 +475,25 @@ impl Entry {
         now >= self.pauses_until && answer.is_some_and(|answer| now >= answer.too_large_until)
     }
 
+    /// True if the reply to a fetch (shared read of a hot key) that begins now would be kept, as far as is known
+    /// yet: keeping is not paused, all earlier requests for the key are known, and no write is in flight.
+    pub fn would_keep(&self, versions: &Versions, now: Timestamp) -> bool {
+        now >= self.pauses_until && self.warmth == Warmth::Warm && self.snapshot(versions).is_some()
+    }
+
+    /// Counts a read of the key that is sent to the store on its own, because it reads other keys too.
+    pub fn handle_unshared(&mut self, versions: &Versions, now: Timestamp) {
+        let is_fenced = self.snapshot(versions).is_none();
+        self.count(&Found::Fetchable, is_fenced, now);
+    }
+
+    /// Replaces `out` with the request for the key's value (`MGET` of this key alone) by which values of several
+    /// keys are kept.
+    pub fn encode_read(&self, out: &mut Vec<u8>) {
+        out.clear();
+        value::ask(out, &self.key);
+    }
+
     /// Records that a fetch (shared read of a hot key) of the reply to a request (`frame`) has begun. If
     /// all 16 places for the key's replies (`HOT_ANSWERS_MAX`) are taken, replaces the one that was unused
     /// for longest; if none was unused for 250 ms, records nothing.

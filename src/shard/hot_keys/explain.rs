@@ -2,7 +2,7 @@
 //! sending anything.
 
 use super::entry::{Found, Read};
-use super::{HotKeyStage, as_fetched, hash_of};
+use super::{HotKeyStage, as_fetched, hash_of, value};
 use crate::protocol::command::Effect;
 use crate::shard::counters::Counter;
 use crate::shard::request::{Route, Touched, Touches};
@@ -17,6 +17,9 @@ pub enum Forecast {
     /// The request names several keys, or may be about any: it is always sent to the store and shares no
     /// fetch.
     Keys,
+    /// The request is an `MGET` of several keys: those of a store and core are read from memory or by shared
+    /// fetches if all of them are hot, and are asked for by one request otherwise.
+    Values,
     /// The request's key is not hot, so the request is sent to its store like any other.
     Cold,
     /// A reply to the request is kept in memory and would be sent.
@@ -40,6 +43,7 @@ impl Forecast {
         match self {
             Self::NoKey => "no key".to_owned(),
             Self::Keys => "several keys: goes on".to_owned(),
+            Self::Values => "several keys: goes on where one of them is not hot".to_owned(),
             Self::Cold => "cold".to_owned(),
             Self::Kept => "hot: answered from memory".to_owned(),
             Self::Joins => "hot: would wait for what is being fetched".to_owned(),
@@ -64,6 +68,7 @@ impl HotKeyStage {
     ) -> Forecast {
         let (key, may_be_kept) = match touches.of(frame) {
             Touched::Nothing => return Forecast::NoKey,
+            Touched::Keys if value::is_asked_of_several(frame) => return Forecast::Values,
             Touched::Keys | Touched::Unknown => return Forecast::Keys,
             Touched::Key { key, may_be_kept } => (key, may_be_kept),
         };

@@ -31,6 +31,7 @@
 //! | the keys of a request, where it names several | `../reach.rs` |
 //! | changes that stores tell of | `tracking.rs` |
 //! | when a reply ends by itself | `lifetime.rs` |
+//! | values of several keys in one reply: `MGET` | `several.rs` |
 //! | a key's value, whichever request asks for it | `value.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `explain.rs` |
 //!
@@ -44,6 +45,7 @@ mod entry;
 mod explain;
 mod flights;
 mod lifetime;
+mod several;
 mod tracking;
 mod under_way;
 mod value;
@@ -62,6 +64,7 @@ use super::copy::{Copy, CopyHits};
 use super::counters::Counter;
 use super::durations::Durations;
 use super::env::Env;
+use super::hot_slots::HotSlots;
 use super::last_told::Told;
 use super::note::Note;
 use super::outcome::Outcome;
@@ -72,15 +75,17 @@ use super::settings::{HotSettings, Mode};
 use super::versions::{Cell, InnerRead, Versions};
 use crate::config::{HotScripts, Quotas};
 use crate::policy::hot_keys::{Access, Event, HotId, HotKeys, Report};
+use crate::protocol::Protocol;
 use crate::protocol::command::{Class, Effect};
 use crate::protocol::reply::{elements, pushed, text};
-use crate::protocol::{Protocol, encode};
+use crate::routing::slot_of;
 use crate::values::limits::{
-    HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX, MESSAGE_READ_BYTES_MAX,
+    HOT_COUNTED_BYTES_MAX, HOT_FRAME_BYTES_MAX, HOT_HELD_BYTES_MAX, HOT_REPLY_BYTES_MAX, HOT_WAITERS_MAX,
+    MESSAGE_READ_BYTES_MAX,
 };
 use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 use copies::Copies;
-use entry::{Entry, Found, Held, Read, Stale, Warmth, Way};
+use entry::{Entry, Found, Held, Read, Warmth, Way};
 use flights::{Flight, Flights, Late, Stage, Waiter};
 use lifetime::{FieldExpiry, Lifetime};
 use tracking::{REFUSED, Registration, Tracking};
@@ -122,8 +127,8 @@ pub enum Meeting {
     /// The request goes to the store, and the caller reports with `Note::Sent` when it has been put on the
     /// connection.
     PassesReported,
-    /// The request is answered with this reply from memory.
-    Answered(Bytes),
+    /// The request is answered with this reply from memory, which has so many values.
+    Answered(Bytes, usize),
     /// The request waits for a fetch (shared read of a hot key), or is held back behind earlier requests of
     /// its connection.
     Waits,
@@ -250,6 +255,11 @@ impl HotKeyStage {
         self.settings.mode != Mode::Off
     }
 
+    /// Returns the hash slots that have hot keys on any core, where the handling of hot keys is switched on.
+    pub fn slots(&self) -> &HotSlots {
+        &self.settings.slots
+    }
+
     /// Counts a request that is about to be sent from this core to a store. True if [`HotKeyStage::meet`]
     /// must handle it before it is sent.
     #[inline]
@@ -361,7 +371,7 @@ impl HotKeyStage {
                 self.ages.record(now.nanos_since(asked_at));
                 env.counters.add(Counter::HotHits, 1);
                 self.handle_elsewhere(env, id, (envelope.reply_to.shard, 1), now);
-                Meeting::Answered(reply)
+                Meeting::Answered(reply, 1)
             }
             Found::Flight(_) if !is_on => self.pass(env, envelope, id, self.read(id, envelope, frame)),
             Found::Flight(flight) => self.join(env, envelope, (id, flight)),
@@ -669,29 +679,35 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request (`frame`) for several keys whose home is this core; it goes to the store, and
-    /// neither gets a kept reply nor joins a fetch. Sends earlier requests of its connection for its hot
+    /// Handles a request (`frame`) for several keys whose home is this core. Answers an `MGET` from memory if all
+    /// its values are kept; any other request goes to the store and joins no fetch. Counts an `MGET` as a read of
+    /// each key, unless it is long. Sends earlier requests of its connection for its hot
     /// keys, which wait or are held back, before it; if it writes, makes the kept replies of these keys
     /// invalid. Refuses it if one of them is written more often than permitted. A write whose keys cannot be
     /// parsed counts as one of all keys of its store.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
-        if self.known == 0 {
+        let is_write = envelope.nature.effect() == Effect::Write;
+        let is_of_values = !is_write && value::is_asked_of_several(frame);
+        let is_counted = is_of_values && frame.len() <= HOT_COUNTED_BYTES_MAX;
+        if self.known == 0 && !is_counted {
             return Meeting::Passes;
         }
-        let is_write = envelope.nature.effect() == Effect::Write;
         let (connection, database) = (connection_of(env, envelope), envelope.route.database);
         let mut found: Vec<(HotId, Option<Cell>)> = Vec::new();
         let mut places: Vec<u32> = Vec::new();
-        let mut count = 0;
+        let (mut named, mut count) = (Vec::new(), 0);
         let (keys, entries) = (&mut self.keys, &mut self.entries);
         let told = reach::for_each_key(frame, env.settings.request_bytes_max, &mut |key| {
             let hash = hash_of(keys, database, key);
-            if let Some(id) = keys.id_of(hash)
+            let id = if is_counted { count_read(keys, (key, hash)) } else { keys.id_of(hash) };
+            if let Some(id) = id
                 && entry_of(entries, id).is_some_and(|entry| entry.key == key && entry.database == database)
-                && !found.iter().any(|(other, _)| *other == id)
             {
-                found.push((id, is_write.then(|| Cell::of_hash(hash))));
-                places.push(count);
+                named.extend(is_counted.then_some(id));
+                if !found.iter().any(|(other, _)| *other == id) {
+                    found.push((id, is_write.then(|| Cell::of_hash(hash))));
+                    places.push(count);
+                }
             }
             count += 1;
         });
@@ -701,6 +717,11 @@ impl HotKeyStage {
         }
         if found.is_empty() {
             return Meeting::Passes;
+        }
+        if named.len() == count as usize
+            && let Some(reply) = self.find_values(env, envelope, &named, now)
+        {
+            return Meeting::Answered(reply, named.len());
         }
         let is_limited = is_write && self.settings.mode == Mode::On;
         let limit = self.settings.write_rate.filter(|_| is_limited);
@@ -720,6 +741,7 @@ impl HotKeyStage {
             }
             self.detach(env, *id, connection);
             if let Some(entry) = entry_of(&mut self.entries, *id) {
+                entry.last_asker = present_tenant(envelope.asker, &env.quotas).unwrap_or(NOBODY);
                 if let Some(limit) = limit {
                     entry.note_write(limit, now);
                 }
@@ -728,7 +750,7 @@ impl HotKeyStage {
                 entry.handle_request(connection, Way::Own(access));
             }
         }
-        let open = if !is_write && value::is_asked_of_several(frame) {
+        let open = if is_of_values {
             let keys = found.iter().zip(places).map(|((id, _), place)| (*id, place));
             Open::Values(Values::new(envelope, keys.collect(), count))
         } else {
@@ -1261,42 +1283,6 @@ impl HotKeyStage {
         (spared.into_iter().map(|waiter| waiter.envelope).collect(), reply)
     }
 
-    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
-    /// unless every value is kept and may be sent. `connection` is that of the client, and None also if a
-    /// request of it that may be about any key is in flight.
-    fn spare_values(
-        &mut self,
-        env: &mut Env,
-        (connection, values): (u64, &Values),
-        now: Timestamp,
-    ) -> Option<Bytes> {
-        let Self { entries, keys, settings, under_way, .. } = self;
-        let longer = longer(values.asker, &env.quotas);
-        if settings.mode != Mode::On || !values.are_all || under_way.is_about_any(connection) {
-            return None;
-        }
-        let mut reply = Vec::new();
-        encode::array(&mut reply, values.keys.len());
-        for (id, _) in &values.keys {
-            let is_for = |stale: &Stale<'_>| stale.is_for(longer, &settings.versions, now);
-            let stale = entry_of(entries, *id)?.stale_values(values.protocol).find(is_for)?;
-            reply.extend_from_slice(value::told(&stale.reply()));
-            if reply.len() > env.settings.reply_bytes_max {
-                return None;
-            }
-        }
-        for (id, _) in &values.keys {
-            // The read is counted, so that the key stays hot even if no other request asks for it while the
-            // store is away.
-            keys.note_many(*id, 1);
-            if let Some(entry) = entry_of(entries, *id) {
-                entry.handle_stale_value(now);
-            }
-        }
-        env.counters.add(Counter::HotStaleOnError, values.keys.len() as u64);
-        Some(reply.into())
-    }
-
     /// True if this core has room to keep a reply of this size in bytes. To make room, drops expired replies.
     fn fits(&mut self, bytes: usize, now: Timestamp) -> bool {
         let has_room = |(kept, kept_bytes): (usize, usize)| {
@@ -1321,24 +1307,6 @@ impl HotKeyStage {
         if entry.forget_differing(is_asked, reply, &settings.versions, now) {
             settings.versions.pass(Cell::of_hash(entry.hash));
             env.counters.add(Counter::HotWrittenPast, 1);
-        }
-    }
-
-    /// Compares each value of an `MGET` reply with the reply kept for its key. Skips elements that are
-    /// errors.
-    fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
-        let Some(told) = elements(reply).filter(|_| values.is_compared) else { return };
-        let mut keys = values.keys.iter().peekable();
-        for (place, told) in told.enumerate() {
-            let Some((id, _)) = keys.next_if(|(_, own)| *own as usize == place) else { continue };
-            let hash = entry_of(&mut self.entries, *id).map(|entry| entry.hash);
-            // The value of one key may be an error, if a part of the split `MGET` failed.
-            if let Some(hash) = hash.filter(|_| !value::is_error(told)) {
-                self.compare(env, (*id, hash), told, now);
-            }
-            if keys.peek().is_none() {
-                return;
-            }
         }
     }
 
@@ -1512,8 +1480,18 @@ impl HotKeyStage {
             self.count_waiting(now);
         }
         let mut forgotten = Vec::new();
-        let Self { keys, entries, known, warming, unnoticed, noticed_at, promotions, searched_for, .. } =
-            self;
+        let Self {
+            keys,
+            entries,
+            known,
+            warming,
+            unnoticed,
+            noticed_at,
+            promotions,
+            searched_for,
+            settings,
+            ..
+        } = self;
         let hash_alone = keys.hasher();
         keys.tick(now, &mut |event| match event {
             Event::Promoted { id, hash, slot, key } => {
@@ -1530,6 +1508,9 @@ impl HotKeyStage {
                     let (named, place) = ((key.bytes(), database), (slot, hash));
                     entries[index] =
                         Some(Box::new(Entry::new(id, named, place, (backend, *promotions), now)));
+                    if settings.mode == Mode::On {
+                        settings.slots.add(slot);
+                    }
                     *known += 1;
                     *warming += 1;
                     *unnoticed += 1;
@@ -1543,6 +1524,9 @@ impl HotKeyStage {
                 env.counters.add(Counter::HotDemoted, 1);
                 let place = entries.get_mut(usize::from(id.index));
                 if let Some(entry) = place.and_then(|place| place.take_if(|entry| entry.id == id)) {
+                    if settings.mode == Mode::On {
+                        settings.slots.remove(entry.slot);
+                    }
                     *known -= 1;
                     *warming -= usize::from(entry.warmth != Warmth::Warm);
                     *unnoticed -= usize::from(entry.warmth == Warmth::Queued);
@@ -2085,6 +2069,12 @@ fn told(keys: &HotKeys, asked: u64, reply: &[u8]) -> Told {
 /// came.
 fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     present_tenant(asker, quotas).map_or(Duration::ZERO, |tenant| quotas.tenant(tenant).stale_on_error)
+}
+
+/// Counts a read of one of a request's keys, given with its hash. Returns the key's id if it is hot.
+fn count_read(keys: &mut HotKeys, (key, hash): (&[u8], u64)) -> Option<HotId> {
+    let slot = slot_of(key);
+    if keys.note(slot) { keys.note_key(slot, hash, key, Access::Read) } else { None }
 }
 
 /// Returns the tenant of a request's asker; None if it is unknown, or if the quotas have changed since the

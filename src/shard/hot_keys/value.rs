@@ -3,6 +3,8 @@
 
 use bytes::Bytes;
 
+use crate::protocol::encode;
+
 /// The bytes before the key in a request for one key's value: `GET key` or `MGET key`, compared without
 /// regard to case.
 const ASKED_BY: [&[u8]; 2] = [b"*2\r\n$3\r\nGET\r\n", b"*2\r\n$4\r\nMGET\r\n"];
@@ -18,15 +20,25 @@ pub fn key_of(frame: &[u8]) -> Option<&[u8]> {
     after_line(key)?.strip_suffix(b"\r\n")
 }
 
+/// Appends the request for a key's value with which `MGET` asks for it.
+pub fn ask(out: &mut Vec<u8>, key: &[u8]) {
+    out.extend_from_slice(ASKED_BY[1]);
+    encode::bulk(out, key);
+}
+
 /// True if a request (`frame`) is an `MGET`, of one key or of several.
 pub fn is_asked_of_several(frame: &[u8]) -> bool {
     after_line(frame).is_some_and(|name| after(name, ASKED_OF_SEVERAL_BY).is_some())
 }
 
-/// Returns the value within a reply to `GET` or to `MGET` of one key, without the array header. Nil is that of
-/// RESP2 in both RESP versions.
+/// Returns the value within a reply to `GET` or to `MGET` of one key, without the array header.
+pub fn alone(reply: &[u8]) -> &[u8] {
+    reply.strip_prefix(ALONE).unwrap_or(reply)
+}
+
+/// Returns the value within a reply like [`alone`], but nil is that of RESP2 in both RESP versions.
 pub fn told(reply: &[u8]) -> &[u8] {
-    let value = reply.strip_prefix(ALONE).unwrap_or(reply);
+    let value = alone(reply);
     if NULLS.contains(&value) { NULLS[0] } else { value }
 }
 
@@ -66,7 +78,6 @@ fn after<'a>(bytes: &'a [u8], before: &[u8]) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::encode;
 
     fn asked(words: &str) -> (Option<String>, bool) {
         let mut frame = Vec::new();

@@ -13,7 +13,7 @@ use super::destination::{Placement, touches_of};
 use super::permission::permit_tenant;
 use super::shared_channels::may_share;
 use crate::policy::slice::Verdict;
-use crate::protocol::command::{Class, Command, Handling, PrivateUse, recognise};
+use crate::protocol::command::{Class, Command, Gather, Handling, PrivateUse, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::{Estimate, FREE_BYTES, Payer, Scope, asked};
 use crate::shard::backend_levels;
@@ -241,6 +241,11 @@ impl Shard {
                 self.hot_keys
                     .forecast(what, (subject.connection, route), frame, may_move, now.monotonic)
                     .text()
+            }
+            Ok(Placement::OneBackend { .. } | Placement::Apart)
+                if command.handling == Handling::Split(Gather::Values) =>
+            {
+                Forecast::Values.text()
             }
             Ok(Placement::OneBackend { .. } | Placement::Apart) => Forecast::Keys.text(),
             Ok(Placement::Nowhere) | Err(_) => Forecast::NoKey.text(),

@@ -62,9 +62,9 @@ impl Shard {
         // Earlier requests, which the one at hand must not overtake, are sent first.
         self.send_detached(now);
         match meeting {
-            Meeting::Answered(reply) => {
+            Meeting::Answered(reply, values) => {
                 let (env, _, mut replies) = self.towards_clients();
-                let outcome = Outcome::cached(reply.len());
+                let outcome = Outcome::cached_values(reply.len(), values);
                 replies.hand_on(env, envelope.reply_to, outcome, Message::new(&reply, Some(&reply)), now);
             }
             Meeting::Crowded => self.refuse(envelope, NotSent::Queue(RETRY_CROWDED), now),

@@ -32,8 +32,9 @@ impl Shard {
     ) {
         self.env.counters.add(Counter::RequestsSplit, 1);
         let partition = self.clients.take_partition(&self.env, arguments);
+        let hot = (gather == Gather::Values).then(|| self.hot_keys.slots());
         let partition =
-            partition.unwrap_or_else(|| Partition::whole(&mut self.env, step_of(command), arguments));
+            partition.unwrap_or_else(|| Partition::whole(&mut self.env, step_of(command), arguments, hot));
         let (parts, order) = partition.into_parts();
         let join = match gather {
             Gather::Values => Join::Values(order),

@@ -8,7 +8,7 @@ use super::*;
 use crate::config::HotScripts;
 use crate::policy::hot_keys::HotSettings as Detection;
 use crate::values::Usage;
-use crate::values::limits::HOT_QUEUED_KEYS_EXAMINED_MAX;
+use crate::values::limits::{HOT_QUEUED_KEYS_EXAMINED_MAX, HOT_SPLIT_KEYS_MAX};
 
 const TTL: Duration = Duration::from_millis(200);
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -97,6 +97,37 @@ impl Rig {
             asked.push(word);
         }
         asked
+    }
+
+    /// Answers all unanswered requests at stores like [`Rig::serve`], but `MGET` with `value` for each of its
+    /// keys. Returns the names of the commands that were answered.
+    fn serve_values(&mut self, value: &str) -> Vec<String> {
+        let mut asked = Vec::new();
+        while let Some(sent) = self.at_stores.first() {
+            let frame = sent.frame.clone();
+            let keys = frame.lines().filter(|line| line.starts_with('$')).count() - 1;
+            let name = frame.lines().nth(2).unwrap_or_default().to_owned();
+            match name.as_str() {
+                "PTTL" => self.answer_next(":-1\r\n"),
+                "MGET" => self.answer_next(&format!("*{keys}\r\n{}", value.repeat(keys))),
+                _ => self.answer_next(value),
+            }
+            asked.push(name);
+        }
+        asked
+    }
+
+    /// Returns a key with this home core (the core through which its requests pass) on the first store, which
+    /// differs from `others` and shares no slot with them.
+    fn other_key(&self, home: u16, others: &[&str]) -> String {
+        let taken: Vec<u16> = others.iter().map(|key| slot_of(key.as_bytes())).collect();
+        let is_fit = |key: &String| {
+            let slot = slot_of(key.as_bytes());
+            !taken.contains(&slot)
+                && self.topology.home_of(slot) == ShardId(home)
+                && self.topology.backend_of(slot) == BackendId(0)
+        };
+        (0..100_000).map(|number| format!("other-{number}")).find(is_fit).expect("some key does")
     }
 
     /// Sends a client's request and answers the requests that it causes at stores: PTTL with `expiry`, others
@@ -1030,7 +1061,7 @@ fn the_first_one_pays_for_a_fetch_and_whoever_asks_for_what_is_known_a_tenth_and
         rig.reports.drain(..).flat_map(|report| report.usage).for_each(|(_, usage)| sum.add(usage));
         (sum.admitted, sum.cached)
     };
-    let tenth = crate::values::Weights::default().cached(bulk(&value).len() as u64).micro();
+    let tenth = crate::values::Weights::default().cached(bulk(&value).len() as u64, 1).micro();
     assert!(tenth < 5 * UNIT && tenth > UNIT / 10);
     metered(&mut rig);
     let cold = "k".repeat(key.len());
@@ -1402,6 +1433,120 @@ fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part()
     }
 }
 
+/// Keys of one core and store that are all hot are split from an `MGET` one by one: each is kept and shares its
+/// fetches, however often one of them is written, and a key beside them that is not hot keeps them together.
+#[test]
+fn hot_keys_that_are_read_together_are_kept_one_by_one() {
+    const VALUE: &str = "$5\r\nvalue\r\n";
+    for shards in [1, 2] {
+        let mut rig = eager(shards, |_| {});
+        let (client, other) = (rig.client(0), rig.client(usize::from(shards - 1)));
+        let key = rig.key(shards - 1, 0);
+        let second = rig.other_key(shards - 1, &[&key]);
+        let cold = rig.other_key(shards - 1, &[&key, &second]);
+        let both: &[&str] = &["MGET", &key, &second];
+        let mut asked = Vec::new();
+        for _ in 0..60 {
+            rig.send(client, &[both]);
+            asked = rig.serve_values(VALUE);
+            assert_eq!(rig.told(client), format!("*2\r\n{VALUE}{VALUE}"));
+            rig.wait(10 * MILLISECOND);
+        }
+        assert_eq!(asked, [""; 0], "no other command makes them hot, and both values are kept");
+        rig.wait(TTL);
+        rig.send(client, &[both, &["MGET", &second, &key]]);
+        rig.send(other, &[both, &["MGET", &second]]);
+        assert_eq!(rig.serve_values(VALUE), ["PTTL", "MGET", "PTTL", "MGET"], "one fetch for each key");
+        assert_eq!(rig.told(client), format!("*2\r\n{VALUE}{VALUE}").repeat(2));
+        assert_eq!(rig.told(other), format!("*2\r\n{VALUE}{VALUE}*1\r\n{VALUE}"));
+        // One of them is written: the other one is still kept.
+        let (told, _) = rig.ask(other, &["SET", &key, "w"], "", "+OK\r\n");
+        assert_eq!(told, "+OK\r\n");
+        rig.send(client, &[both]);
+        assert_eq!(rig.serve_values(VALUE), ["PTTL", "MGET"]);
+        // With a key that is not hot, all are read by one request.
+        rig.send(client, &[&["MGET", &key, &cold, &second]]);
+        assert_eq!(rig.serve_values(VALUE), ["MGET"]);
+        assert_eq!(rig.told(client), format!("*2\r\n{VALUE}{VALUE}*3\r\n{VALUE}{VALUE}{VALUE}"));
+    }
+}
+
+/// A client's read of several hot keys is split only if all of these are hot, no two share a slot, and they are few.
+#[test]
+fn keys_that_are_cold_again_or_too_many_are_read_together() {
+    let mut rig = eager(1, |_| {});
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    let second = rig.other_key(0, &[&key]);
+    let read = |rig: &mut Rig, keys: &[&str]| {
+        rig.send(client, &[&[&["MGET"], keys].concat()]);
+        let asked = rig.serve_values("$1\r\nv\r\n").into_iter().filter(|word| word == "MGET").count();
+        assert_eq!(rig.told(client), format!("*{}\r\n{}", keys.len(), "$1\r\nv\r\n".repeat(keys.len())));
+        asked
+    };
+    for _ in 0..60 {
+        read(&mut rig, &[&key, &second]);
+        rig.wait(10 * MILLISECOND);
+    }
+    rig.wait(TTL);
+    let many = [key.as_str(); HOT_SPLIT_KEYS_MAX];
+    assert_eq!(
+        read(&mut rig, &[&many[1..], &[second.as_str()]].concat()),
+        3,
+        "one request for each slot, and a fetch"
+    );
+    assert_eq!(read(&mut rig, &[&many, &[second.as_str()][..]].concat()), 1, "they are too many");
+    rig.wait(Duration::from_secs(3));
+    assert_eq!(rig.figures().keys, 0);
+    assert_eq!(read(&mut rig, &[&key, &second]), 1);
+}
+
+/// Hot keys of one slot are read by one request of the store, so that their values are from one moment; once the
+/// values of all are kept, they are answered from memory, which are of one moment too.
+#[test]
+fn hot_keys_of_one_slot_are_answered_together_from_memory() {
+    for mut rig in [eager(1, |_| {}), eager(2, |_| {}), eager_before_a_cluster()] {
+        let [client, writer] = [rig.client(0), rig.client(0)];
+        let keys = ["a", "b", "c"].map(|name| format!("{{{}}}{name}", rig.key(0, 0)));
+        let [a, b, cold] = keys.each_ref().map(String::as_str);
+        let both = |value: &str| format!("*2\r\n{value}{value}");
+        let mut asked = Vec::new();
+        for _ in 0..100 {
+            rig.send(client, &[&["MGET", a, b]]);
+            asked = rig.serve_values("$1\r\nv\r\n");
+            assert_eq!(rig.told(client), both("$1\r\nv\r\n"));
+            rig.wait(10 * MILLISECOND);
+        }
+        assert_eq!(asked, [""; 0], "both values are kept");
+        rig.wait(TTL);
+        // Values that are not kept are read together, and fetched one by one for later reads, once.
+        rig.send(client, &[&["MGET", a, b], &["MGET", b, a]]);
+        let asked = rig.serve_values("$-1\r\n");
+        assert_eq!(asked.iter().filter(|word| *word == "MGET").count(), 4, "{asked:?}");
+        assert_eq!(rig.told(client), both("$-1\r\n").repeat(2));
+        rig.send(client, &[&["MGET", b, a]]);
+        assert_eq!(rig.told(client), both("$-1\r\n"), "it is answered without the store");
+        rig.send(client, &[&["MGET", b, a, b]]);
+        assert_eq!(rig.told(client), "*3\r\n$-1\r\n$-1\r\n$-1\r\n", "so is one that names a key twice");
+        // While one key is written, and with a key that is not hot, the store is asked for all.
+        rig.send(writer, &[&["SET", b, "w"]]);
+        rig.send(client, &[&["MGET", a, b]]);
+        assert_eq!(rig.frames("MGET").len(), 1, "no fetch begins whose reply would not be kept");
+        rig.serve_values("+OK\r\n");
+        rig.told(client);
+        rig.send(client, &[&["MGET", a, cold]]);
+        assert_eq!(rig.serve_values("$1\r\nw\r\n"), ["MGET"]);
+        assert_eq!(rig.told(client), both("$1\r\nw\r\n"));
+        // No reply from memory overtakes what the client has sent before.
+        rig.send(client, &[&["MGET", a, b]]);
+        rig.serve_values("$1\r\nw\r\n");
+        rig.told(client);
+        rig.send(client, &[&["SET", a, "x"], &["MGET", a, b]]);
+        rig.answer_first("SET", "+OK\r\n");
+        rig.serve_values("$1\r\nx\r\n");
+        assert_eq!(rig.told(client), format!("+OK\r\n{}", both("$1\r\nx\r\n")));
+    }
+}
+
 #[test]
 fn reads_of_a_key_that_is_always_being_written_share_two_fetches_at_most() {
     let (mut rig, [client, _], key) = with_hot_key();
@@ -1537,11 +1682,12 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
 }
 
 /// Queues `many` requests for 500 keys each in front of the store, each of which names the keys `also` among
-/// them; and then enough reads of each of `keys` to make it hot. Returns the sum of the numbers of keys of
+/// them, and makes none of them hot; and then enough reads of each of `keys` to make it hot. Returns the sum of the numbers of keys of
 /// the requests for several.
 fn queue_reads_of_many_keys(rig: &mut Rig, many: usize, also: &[String], keys: &[String]) -> u64 {
     let names: Vec<String> = (0..500 - also.len()).map(|number| format!("m{number}")).collect();
-    let words: Vec<&str> = ["MGET"].into_iter().chain(names.iter().chain(also).map(String::as_str)).collect();
+    let words: Vec<&str> =
+        ["EXISTS"].into_iter().chain(names.iter().chain(also).map(String::as_str)).collect();
     for _ in 0..many {
         let client = rig.client(0);
         rig.send(client, &[&words]);
@@ -1566,7 +1712,7 @@ fn queued_requests_for_several_keys_are_read_once_for_all_keys_that_become_hot()
         rig.turns();
     }
     assert_eq!(
-        (rig.figures().keys, rig.frames("MGET").len()),
+        (rig.figures().keys, rig.frames("EXISTS").len()),
         (12, 0),
         "all are hot, and the rest is queued"
     );
@@ -1591,7 +1737,7 @@ fn a_search_of_long_queues_is_done_in_parts_and_finds_the_reads_of_a_hot_key() {
         assert!(examined - before <= most, "{} keys at once", examined - before);
         before = examined;
     }
-    assert_eq!((rig.figures().keys, rig.frames("MGET").len(), before), (1, 0, queued));
+    assert_eq!((rig.figures().keys, rig.frames("EXISTS").len(), before), (1, 0, queued));
     assert_eq!(rig.figures().waiters, 20, "the reads share a fetch");
 }
 

@@ -288,7 +288,14 @@ impl World {
             "PTTL" => ":-1\r\n".to_owned(),
             "GET" if words[4] != self.key => bulk(OTHER),
             "GET" => bulk(&self.history.last().expect("it is never empty").1),
-            "MGET" => both(&self.history.last().expect("it is never empty").1, OTHER),
+            "MGET" => {
+                let value = |key: &str| {
+                    let last = &self.history.last().expect("it is never empty").1;
+                    bulk(if key == self.key { last } else { OTHER })
+                };
+                let keys: Vec<&str> = words[4..].iter().step_by(2).copied().collect();
+                format!("*{}\r\n{}", keys.len(), keys.into_iter().map(value).collect::<String>())
+            }
             _ => {
                 self.history.push((self.rig.now.monotonic, words[6].to_owned()));
                 "+OK\r\n".to_owned()
