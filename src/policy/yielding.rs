@@ -101,8 +101,9 @@ pub struct Expensive {
     pub in_flight: u32,
     /// Number of all cores' expensive requests in flight at the backend.
     pub all_in_flight: u32,
-    /// Time for which all cores' expensive requests in flight keep the backend busy.
-    pub work: Duration,
+    /// Time for which all cores' expensive requests in flight keep the backend busy; None while no core has had a
+    /// reply to one, so that this is unknown.
+    pub work: Option<Duration>,
     /// True if expensive requests of this core wait until they may be sent.
     pub waits: bool,
 }
@@ -283,7 +284,7 @@ impl Yielding {
 
     fn handle_late(&mut self, cheap: &Cheap, expensive: &Expensive, now: Timestamp) -> bool {
         self.late_rounds += 1;
-        self.is_theirs = cheap.work > expensive.work;
+        self.is_theirs = expensive.work.is_some_and(|work| cheap.work > work);
         if let Some(before) = &mut self.before
             && self.few_since.is_none()
         {
@@ -328,7 +329,8 @@ impl Yielding {
         let all_in_flight = f64::from(expensive.all_in_flight);
         let are_few = self.few_since.is_some_and(|since| cheap.at.before(cheap.median) >= since)
             || self.has_least_lasted(now) && all_in_flight <= before.all_in_flight * JUDGED_AT_LEAST;
-        let is_explained = in_use > self.least && cheap.median <= EXPLAINED * expensive.work;
+        let is_explained =
+            in_use > self.least && expensive.work.is_some_and(|work| cheap.median <= EXPLAINED * work);
         are_few && !is_explained && cheap.median > before.median.mul_f64(IN_VAIN)
     }
 
@@ -351,7 +353,7 @@ mod tests {
     /// Creates the figures of the only core, which has `in_flight` expensive requests in flight that keep the
     /// backend busy for `work`, while others wait.
     fn waiting(in_flight: u32, work: Duration) -> Expensive {
-        Expensive { in_flight, all_in_flight: in_flight, work, waits: true }
+        Expensive { in_flight, all_in_flight: in_flight, work: Some(work), waits: true }
     }
 
     /// A backend whose `servers` take one request after another, in the order in which those came.
@@ -610,7 +612,7 @@ mod tests {
             }
             for core in (0..cores).filter(|core| (millis + 13 * core) % 100 == 0) {
                 let all_in_flight = in_flight.iter().sum();
-                let work = Duration::from_secs_f64(expensive) * all_in_flight;
+                let work = Some(Duration::from_secs_f64(expensive) * all_in_flight);
                 let waits = waiting[core] > 0;
                 let expensive = Expensive { in_flight: in_flight[core], all_in_flight, work, waits };
                 policies[core].handle_look(latest, expensive, at(now));
@@ -725,6 +727,22 @@ mod tests {
         assert!(look(2_200, (9, 0), 1), "in time");
         assert!(!look(2_300, (50, 21), 1), "the cheap ones themselves are more");
         assert!(look(2_400, (50, 19), 1));
+    }
+
+    #[test]
+    fn cheap_requests_are_not_the_reason_while_nobody_knows_the_work_of_expensive_ones() {
+        let allowed = Duration::from_millis(10);
+        for (work, may_help) in [(None, true), (Some(Duration::from_millis(19)), false)] {
+            let mut yielding = acquainted(1);
+            for round in 1..5 {
+                let now = Timestamp::from_millis(100 * round);
+                let crowd = Cheap { at: now, median: 5 * allowed, allowed, work: Duration::from_millis(20) };
+                // All expensive requests are another core's.
+                let expensive = Expensive { all_in_flight: 14, work, ..Expensive::default() };
+                yielding.handle_look(Some(crowd), expensive, now);
+                assert_eq!(yielding.may_help(now), may_help, "{work:?}");
+            }
+        }
     }
 
     #[test]

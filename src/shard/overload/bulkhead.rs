@@ -277,9 +277,16 @@ impl Bulkhead {
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
     /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in flight.
     /// Returns whether fewer may than before. `cheap` is None if no reply to a cheap request came within a second;
-    /// `all_in_flight` is the number of all cores' expensive requests in flight.
-    pub fn yield_to(&mut self, cheap: Option<Cheap>, all_in_flight: u32, now: Timestamp) -> bool {
-        let work = self.window.base() * all_in_flight;
+    /// `all_in_flight` is the number of all cores' expensive requests in flight, and `base_elsewhere` the base of other
+    /// cores' expensive requests, which counts if this core has had no reply to one yet; None if nobody has.
+    pub fn yield_to(
+        &mut self,
+        cheap: Option<Cheap>,
+        (all_in_flight, base_elsewhere): (u32, Option<Duration>),
+        now: Timestamp,
+    ) -> bool {
+        let base = Some(self.window.base()).filter(|base| !base.is_zero()).or(base_elsewhere);
+        let work = base.map(|base| base * all_in_flight);
         let waits = !self.is_empty();
         let expensive = Expensive { in_flight: self.in_flight, all_in_flight, work, waits };
         let has_yielded = self.yielding.handle_look(cheap, expensive, now);

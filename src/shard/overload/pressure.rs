@@ -95,9 +95,10 @@ impl Overload {
         for backend in env.settings.topology.all_backends() {
             let [usual, heavy] = [Track::Usual, Track::Heavy].map(|track| bulkhead_for(backend, track));
             let cheap = latency_of_cheap(settings.board.of(env.settings.id, usual), now);
-            let in_flight = settings.board.of(env.settings.id, heavy).in_flight();
+            let all_heavy = settings.board.of(env.settings.id, heavy);
+            let (in_flight, base) = (all_heavy.in_flight(), least_base(all_heavy));
             let expensive = &mut self.bulkheads[heavy];
-            if expensive.yield_to(cheap, in_flight, now) {
+            if expensive.yield_to(cheap, (in_flight, base), now) {
                 env.counters.add(Counter::HeavyYielded, 1);
             }
             let are_in_the_way = in_flight > 0 && expensive.may_be_in_the_way(now);
@@ -174,6 +175,13 @@ fn described(shard: usize, backend: &str, change: &Change) -> String {
         "shard {shard}: backend {backend}: level {} ({from:?}) -> {} ({to:?}), {why}",
         from as u8, to as u8
     )
+}
+
+/// Returns the least base of any core (latency of a reply when little waits at the backend), by the cores' records
+/// about their windows (limits on requests in flight); None while no core knows it.
+fn least_base(records: Section<'_>) -> Option<Duration> {
+    let bases = records.records().map(|record| record.base).filter(|base| *base > 0.0);
+    Duration::try_from_secs_f64(bases.reduce(f64::min)?).ok()
 }
 
 /// Returns the latency of cheap requests to a backend, as all cores' records about their windows (limits on requests
