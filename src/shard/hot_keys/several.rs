@@ -16,11 +16,12 @@ use crate::shard::settings::Mode;
 use crate::values::Timestamp;
 
 impl HotKeyStage {
-    /// Returns the reply to an `MGET` of these hot keys, in this order, from memory, if all their values are kept. None of the keys
-    /// has been written through weir since its value was asked for, so the values are of one moment, as a store's
-    /// are. If a value is missing, returns None and begins a fetch (shared read of a hot key) of it, for which
-    /// nobody waits, provided that its reply would be kept. The keys are of one slot, to which the fetches go; keys
-    /// of several slots are not answered here, since weir splits a request for them when all are hot.
+    /// Returns the reply to an `MGET` of these hot keys, in this order, from memory, if all their values are kept.
+    /// None of the keys has been written through weir since its value was asked for, so the values are of one
+    /// moment, as a store's are. If a value is missing, returns None and begins a fetch (shared read of a hot key)
+    /// of it, for which nobody waits, provided that its reply would be kept. All keys are of the request's slot, to
+    /// which the fetches go; returns None for others, since weir splits an `MGET` of several slots if all its keys
+    /// are hot.
     pub(super) fn find_values(
         &mut self,
         env: &mut Env,

@@ -1700,8 +1700,8 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
 }
 
 /// Queues `many` requests for 500 keys each in front of the store, each of which names the keys `also` among
-/// them, and makes none of them hot; and then enough reads of each of `keys` to make it hot. Returns the sum of the numbers of keys of
-/// the requests for several.
+/// them, and makes none of them hot; and then enough reads of each of `keys` to make it hot. Returns the sum of
+/// the numbers of keys of the requests for several.
 fn queue_reads_of_many_keys(rig: &mut Rig, many: usize, also: &[String], keys: &[String]) -> u64 {
     let names: Vec<String> = (0..500 - also.len()).map(|number| format!("m{number}")).collect();
     let words: Vec<&str> =
