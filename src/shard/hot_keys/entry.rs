@@ -481,10 +481,13 @@ impl Entry {
         now >= self.pauses_until && self.warmth == Warmth::Warm && self.snapshot(versions).is_some()
     }
 
-    /// Counts a read of the key that is sent to the store on its own, because it reads other keys too.
+    /// Counts a read of the key that is sent to the store on its own, because it reads other keys too. Only while a
+    /// write is in flight does it say anything about whether keeping replies pays off: otherwise a value is still
+    /// missing that is being fetched, for long if the store is overloaded.
     pub fn handle_unshared(&mut self, versions: &Versions, now: Timestamp) {
         let is_fenced = self.snapshot(versions).is_none();
-        self.count(&Found::Fetchable, is_fenced, now);
+        let found = if is_fenced { Found::Fetchable } else { Found::Nothing(Counter::HotBypassedWarming) };
+        self.count(&found, is_fenced, now);
     }
 
     /// Replaces `out` with the request for the key's value (`MGET` of this key alone) by which values of several
