@@ -145,6 +145,22 @@ impl Partition {
         partition
     }
 
+    /// True if a request with one argument per key is divided by [`Self::whole`] with `hot` even where all its keys
+    /// could be in one part: they have several slots, all of them with hot keys.
+    pub fn divides(arguments: &Arguments<'_>, hot: &HotSlots) -> bool {
+        if !may_divide(arguments.len() - 1, hot) {
+            return false;
+        }
+        let mut slots = arguments.iter().skip(1).map(slot_of);
+        let Some(first) = slots.next() else { return false };
+        let mut has_several = false;
+        let are_hot = slots.all(|slot| {
+            has_several |= slot != first;
+            hot.has(slot)
+        });
+        has_several && are_hot && hot.has(first)
+    }
+
     /// Takes one step: assigns up to `keys_max` more keys to parts or, once all are assigned, copies up to
     /// `keys_max` more keys to the requests of their parts. True once all keys are assigned and copied. The
     /// tenant may use only keys that begin with one of `prefixes`; all keys if `prefixes` are empty.
@@ -259,7 +275,7 @@ impl Partition {
     /// as it is. Called when all keys are assigned to parts; nothing happens before a cluster, where each slot
     /// has a part of its own already, and for more than 16 keys.
     fn set_hot_apart(&mut self, arguments: &Arguments<'_>, hot: &HotSlots) {
-        if self.by_slot || hot.is_empty() || self.order.len() > HOT_SPLIT_KEYS_MAX {
+        if self.by_slot || !may_divide(self.order.len(), hot) {
             return;
         }
         let step = self.step;
@@ -315,4 +331,10 @@ impl Partition {
             self.copied = index + 1;
         }
     }
+}
+
+/// True if a request with this number of keys may be divided because of hot keys: there are some, and the request has
+/// at most 16 keys.
+fn may_divide(keys: usize, hot: &HotSlots) -> bool {
+    !hot.is_empty() && keys <= HOT_SPLIT_KEYS_MAX
 }

@@ -485,9 +485,10 @@ impl Entry {
     /// write is in flight does it say anything about whether keeping replies pays off: otherwise a value is still
     /// missing that is being fetched, for long if the store is overloaded.
     pub fn handle_unshared(&mut self, versions: &Versions, now: Timestamp) {
-        let is_fenced = self.snapshot(versions).is_none();
-        let found = if is_fenced { Found::Fetchable } else { Found::Nothing(Counter::HotBypassedWarming) };
-        self.count(&found, is_fenced, now);
+        match self.snapshot(versions) {
+            Some(_) => self.tally.all_reads += 1,
+            None => self.count(&Found::Fetchable, true, now),
+        }
     }
 
     /// Replaces `out` with the request for the key's value (`MGET` of this key alone) by which values of several

@@ -13,11 +13,11 @@ use crate::routing::cluster::WalkStep;
 use crate::routing::slot_of;
 use crate::shard::clients::split_cursor;
 use crate::shard::overload::Overload;
+use crate::shard::partition::Partition;
 use crate::shard::refusal::busy_with_script;
 use crate::shard::request::NO_SLOT;
 use crate::shard::request::Touches;
 use crate::values::ClientId;
-use crate::values::limits::HOT_SPLIT_KEYS_MAX;
 use crate::values::{BackendId, ShardId};
 
 /// The cores and stores that a request goes to, or weir itself.
@@ -188,7 +188,9 @@ impl Shard {
                         .only_part()
                         .map(|part| (part.slot, self.env.backend_of(part.slot), part.home)),
                 };
-                match common.filter(|_| gather != Gather::Values || !self.are_hot_apart(arguments)) {
+                let is_divided =
+                    gather == Gather::Values && Partition::divides(arguments, self.hot_keys.slots());
+                match common.filter(|_| !is_divided) {
                     Some((slot, backend, home)) => {
                         let touches = touches_of(command, arguments);
                         Ok(Destination::Home { slot, backend, home, touches })
@@ -335,21 +337,6 @@ impl Shard {
             })
         };
         is_together.then_some((slot, backend, home))
-    }
-
-    /// True if an `MGET` whose keys could share one request is split all the same: the keys have several slots,
-    /// all with hot keys, so that each slot's request may be answered from memory.
-    fn are_hot_apart(&self, arguments: &Arguments<'_>) -> bool {
-        let hot = self.hot_keys.slots();
-        if hot.is_empty() || !(3..=1 + HOT_SPLIT_KEYS_MAX).contains(&arguments.len()) {
-            return false;
-        }
-        let first = slot_of(arguments.at(1));
-        let mut has_several = false;
-        arguments.iter().skip(1).map(slot_of).all(|slot| {
-            has_several |= slot != first;
-            hot.has(slot)
-        }) && has_several
     }
 
     /// Returns where the keys of a request are: on which backend, with which home core (the core through

@@ -102,17 +102,23 @@ impl Rig {
     /// Answers all unanswered requests at stores like [`Rig::serve`], but `MGET` with `value` for each of its
     /// keys. Returns the names of the commands that were answered.
     fn serve_values(&mut self, value: &str) -> Vec<String> {
+        self.serve_each(":-1\r\n", |_| value.to_owned())
+    }
+
+    /// Answers all unanswered requests at stores: PTTL with `expiry`, `MGET` with the value of each of its keys, and
+    /// others with the value of their first key. Returns the names of the commands that were answered.
+    fn serve_each(&mut self, expiry: &str, value_of: impl Fn(&str) -> String) -> Vec<String> {
         let mut asked = Vec::new();
         while let Some(sent) = self.at_stores.first() {
-            let frame = sent.frame.clone();
-            let keys = frame.lines().filter(|line| line.starts_with('$')).count() - 1;
-            let name = frame.lines().nth(2).unwrap_or_default().to_owned();
-            match name.as_str() {
-                "PTTL" => self.answer_next(":-1\r\n"),
-                "MGET" => self.answer_next(&format!("*{keys}\r\n{}", value.repeat(keys))),
-                _ => self.answer_next(value),
-            }
-            asked.push(name);
+            let words: Vec<String> = sent.frame.split("\r\n").skip(2).step_by(2).map(str::to_owned).collect();
+            let values = words[1..].iter().map(|key| value_of(key));
+            let reply = match words[0].as_str() {
+                "PTTL" => expiry.to_owned(),
+                "MGET" => format!("*{}\r\n{}", words.len() - 1, values.collect::<String>()),
+                _ => values.take(1).collect(),
+            };
+            self.answer_next(&reply);
+            asked.push(words[0].clone());
         }
         asked
     }
@@ -1485,7 +1491,7 @@ fn a_hot_key_and_a_cold_one_of_a_divided_request_stay_together() {
     assert_eq!(keys, [2, 1], "{frames:?}");
 }
 
-/// A client's read of several hot keys is split only if all of these are hot, no two share a slot, and they are few.
+/// A client's read of several keys of one core and store is divided by slot only if all keys are hot and they are few.
 #[test]
 fn keys_that_are_cold_again_or_too_many_are_read_together() {
     let mut rig = eager(1, |_| {});
@@ -1563,6 +1569,34 @@ fn hot_keys_of_one_slot_are_answered_together_from_memory() {
         rig.serve_values("$1\r\nx\r\n");
         assert_eq!(rig.told(client), format!("+OK\r\n{}", both("$1\r\nx\r\n")));
     }
+}
+
+/// Reads of several keys that come while their values are being fetched from a slow store are no reason to stop
+/// keeping these values.
+#[test]
+fn values_of_several_keys_are_kept_after_a_fetch_that_took_long() {
+    let mut rig = eager(1, |_| {});
+    let client = rig.client(0);
+    let [a, b] = ["a", "b"].map(|name| format!("{{{}}}{name}", rig.key(0, 0)));
+    let both: &[&str] = &["MGET", &a, &b];
+    for _ in 0..60 {
+        rig.send(client, &[both]);
+        rig.serve_values("$1\r\nv\r\n");
+        rig.wait(10 * MILLISECOND);
+    }
+    rig.wait(TTL);
+    for _ in 0..110 {
+        rig.send(client, &[both]);
+        rig.wait(10 * MILLISECOND);
+    }
+    for _ in 0..2 {
+        rig.serve_values("$1\r\nv\r\n");
+        rig.wait(TTL);
+        rig.send(client, &[both]);
+    }
+    rig.serve_values("$1\r\nv\r\n");
+    rig.send(client, &[both]);
+    assert_eq!(rig.at_stores.len(), 0, "the values are kept");
 }
 
 #[test]
