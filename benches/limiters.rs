@@ -118,7 +118,8 @@ impl Store {
         }
     }
 
-    /// Sends `ROUND_TRIPS` requests one after the other, and waits for the counters of each.
+    /// Sends `ROUND_TRIPS` requests, each to increment three counters, one after the other, and waits for the replies
+    /// to each.
     fn count_three(&mut self) {
         let mut replies = [0; 256];
         for _ in 0..ROUND_TRIPS {

@@ -1,4 +1,5 @@
-//! Counts allocations: after warm-up, requests pass through weir's shards without a single one.
+//! Counts allocations: after warm-up, requests pass through weir's shards without a single one, apart from a few for
+//! each report of a core's spending and for each fetch of a hot key.
 
 #![expect(
     unsafe_code,
@@ -130,18 +131,18 @@ fn quotas() -> Quotas {
     Quotas::parse("quotas.toml", LIMITED).expect("a valid file")
 }
 
-/// Whether the pools of the quotas grant anything.
+/// Whether the pools (the parts of the quotas that no core holds) grant anything.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pools {
     Plenty,
     Dry,
 }
 
-/// Two shards with their clients, and stores that reply the same value to every GET.
+/// Two shards with their clients, and stores that each reply a value of their own to every GET.
 struct Bench {
     shards: Vec<Shard>,
     clients: Vec<Vec<ClientId>>,
-    /// The pipeline that each client sends in a round; clients reach stores and cores in different orders.
+    /// The pipeline of GETs that each client sends in a round.
     requests: Vec<Vec<u8>>,
     /// The reply of each store to GET.
     values: [Vec<u8>; BACKENDS as usize],
@@ -363,7 +364,7 @@ impl Pools {
     }
 }
 
-/// Returns a pipeline of GETs of one client, whose keys have the given homes in turn.
+/// Returns a pipeline of GETs of one client, for keys whose homes (core and store) are `homes` in turn.
 fn gets(client: usize, homes: &[(u16, u16)]) -> Vec<u8> {
     let topology = Topology::new(SHARDS, BACKENDS);
     let mut bytes = Vec::new();

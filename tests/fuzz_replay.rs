@@ -230,8 +230,8 @@ fn http() {
     replay(&HTTP);
 }
 
-/// Goes on with mutations that no other run has tried, for `WEIR_FUZZ_SECONDS` (10 if unset). `WEIR_FUZZ_SEED` repeats a
-/// run: its mutants come in the order of that run.
+/// Goes on with mutations that no other run has tried, for `WEIR_FUZZ_SECONDS` (10 if unset). `WEIR_FUZZ_SEED` repeats
+/// a run: its mutants come in the order of that run.
 #[test]
 #[expect(
     clippy::disallowed_methods,

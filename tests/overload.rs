@@ -13,18 +13,19 @@ use weir::values::{TenantId, Tier, Timestamp, UNIT};
 
 const MS: u64 = 1_000_000;
 const US: u64 = 1_000;
-/// Delays in nanoseconds, as the constants below: one way over the network; waking a core; a turn of a core;
-/// each request or reply in a turn.
+/// Time, in nanoseconds, of one way over the network. The next constants are the times of waking a core, of a turn
+/// (pass of a core's loop) without its items, and of each item (request or reply) in a turn.
 const NETWORK: u64 = 30 * US;
 const WAKE: u64 = 10 * US;
 const TURN: u64 = 5 * US;
 const ITEM: u64 = 500;
-/// The longest interval in nanoseconds at which a core with queued requests runs a turn.
+/// The time, in nanoseconds, from the end of a turn (pass of a core's loop) to the next one if requests are queued and
+/// no event wakes the core earlier.
 const HEARTBEAT: u64 = 5 * MS;
 /// The silence of a backend in nanoseconds after which it counts as stalled; four median latencies, if that
 /// is longer.
 const STALLED: u64 = 250 * MS;
-/// The time in nanoseconds after which a core refuses a request that is in flight at a stalled backend.
+/// The time in nanoseconds, since a request was sent to a backend that has stalled, after which the core refuses it.
 const PATIENCE: u64 = 1_000 * MS;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +120,8 @@ struct Group {
     timeout: Option<u64>,
     retries: u32,
     costly_share: f64,
-    /// For each connection: the requests without a reply in order, and the number of requests that the client
-    /// still waits for.
+    /// For each connection: the requests whose replies the client has not got, in the order in which they were sent.
+    /// `open` is the number of those that the client still waits for.
     order: Vec<VecDeque<usize>>,
     open: Vec<usize>,
     pipeline: usize,
@@ -156,7 +157,8 @@ struct Core {
     planned: Option<u64>,
     in_flight: usize,
     sent: VecDeque<usize>,
-    /// The time of the last reply due on each link: the link for costly requests, and those for ordinary ones.
+    /// The time, in nanoseconds, of the last reply due on each link (connection to the store): first the link for
+    /// costly requests, then those for ordinary ones.
     links: Vec<u64>,
     costly_ahead: usize,
     is_stalled: bool,
@@ -175,10 +177,10 @@ struct Noise {
 }
 
 const USUAL: Noise = Noise { mean: 0.1, least: 0, most: 3 * MS };
-/// The noise of eight threads on two busy CPUs.
+/// The scheduling noise of a core while eight threads share two busy CPUs.
 const LATE: Noise = Noise { mean: 0.004, least: 5 * MS, most: 50 * MS };
 
-/// The records by which cores tell each other of their windows.
+/// The records by which cores tell each other of their windows (limits on requests in flight).
 struct Shared<'a> {
     records: &'a mut Vec<Record>,
     own: usize,
@@ -516,8 +518,8 @@ impl World {
         }
     }
 
-    /// True if the request cannot be served before its deadline. With nothing in flight a request is tried
-    /// all the same, because otherwise nobody would notice that the store has become faster.
+    /// True if no reply to the request is expected before its deadline. With nothing in flight a request is tried all
+    /// the same until its deadline has passed, because otherwise nobody would notice that the store has become faster.
     fn is_hopeless(&self, core: usize, request: usize) -> bool {
         let own = &self.cores[core];
         let expected = own.window.expected(own.in_flight).as_nanos() as u64;
@@ -721,9 +723,9 @@ fn a_store_that_stands_still_lets_few_wait_in_vain_and_is_used_again_at_once() {
     assert!(world.store.requests as f64 <= 1.1 * asked, "{} for {asked}", world.store.requests);
 }
 
-/// Fast replies leave windows of hundreds behind. Deadlines are missed at a slow store long before so many requests
-/// are in flight, and the window is cut below that: then nothing is sent until the store has worked off what it
-/// has. If the queue aged meanwhile, a sixth of the most important requests would be refused as too old.
+/// Fast replies leave windows of hundreds behind. Deadlines are missed at a slow store long before so many requests are
+/// in flight, and the window is cut below the number in flight: then nothing is sent until the store has worked off
+/// what it has. If the queue aged meanwhile, a sixth of the most important requests would be refused as too old.
 #[test]
 fn a_window_far_above_what_is_in_flight_does_not_make_the_most_important_late() {
     for (servers, mean, deadline) in
@@ -842,9 +844,9 @@ fn lognormal(mean: f64, sigma: f64) -> impl Fn(&mut Random, bool) -> f64 {
     }
 }
 
-/// Simulates a store whose service times change at 6 s for 40 s, under a load of 1.8 times its new capacity.
-/// Returns the goodput as a share of the new capacity, over all 40 s and in the worst two seconds from 9 s
-/// on; and the share of requests served from 47 s to 51 s, after the store has recovered.
+/// Simulates a store whose service times change at 6 s for 40 s, under a load of 1.8 times its new capacity (at most
+/// 0.9 times the usual one). Returns the goodput as a share of the new capacity, over all 40 s and in the worst two
+/// seconds from 9 s on; and the share of requests served from 47 s to 51 s, after the store has recovered.
 fn change(
     (cores, links): (u16, usize),
     servers: usize,
@@ -903,8 +905,8 @@ fn a_store_that_becomes_slower_and_irregular_does_what_it_then_can() {
     }
 }
 
-/// By chance a slow second leads to a deep cut in these worlds, after which half of what the store could do was done
-/// for ten seconds.
+/// With these seeds, a slow second by chance leads to a deep cut of the window. Where windows did not recover from
+/// that, half of the store's capacity was lost for ten seconds.
 #[test]
 fn a_cut_by_chance_is_made_good() {
     let (mut all, mut worst) = (0.0, 0.0);
@@ -943,9 +945,9 @@ fn more_connections_let_an_irregular_store_do_what_it_can() {
     }
 }
 
-/// A client that sends everything over one connection, as many libraries do, gets no reply before that to an
-/// earlier request. Where old requests wait until their deadlines, later ones are served in vain: a tenth to four
-/// fifths of what the store can do was of use here.
+/// A client that sends everything over one connection, as many libraries do, gets no reply before that to an earlier
+/// request. Where old requests wait until their deadlines, later ones are served in vain: in these cases, only a tenth
+/// to four fifths of what the store can do was of use.
 #[test]
 fn an_overload_by_few_connections_wastes_nothing() {
     for (connections, servers, links, (name, times), mean, least) in [
@@ -976,9 +978,9 @@ fn an_overload_by_few_connections_wastes_nothing() {
     }
 }
 
-/// Where replies are few and slow, the latency of the next request has to be known from the latest ones. A store of
-/// one thread with deadlines of ten times its service time did a quarter (100 ms) to four fifths (5 ms) of what it
-/// can.
+/// Where replies are few and slow, the latency of the next request has to be known from the latest ones. With a longer
+/// memory, a store of one thread with deadlines of ten times its service time did a quarter (service time of 100 ms) to
+/// four fifths (5 ms) of what it can.
 #[test]
 fn little_is_done_in_vain_where_deadlines_are_few_service_times() {
     for (servers, (name, times), mean, parts, least) in [

@@ -21,7 +21,7 @@ const RHYTHM: Rhythm = Rhythm { period: PERIOD, lease: lease_of(PERIOD) };
 const CAPACITIES: [Capacity; 3] =
     [Capacity::new(1_000, 1_000 * UNIT), Capacity::new(20, 20 * UNIT), Capacity::new(100, 5 * UNIT)];
 
-/// An event. The numbers of cores and requests are taken modulo how many there are.
+/// An event. `core` is the index of the core that it concerns.
 #[derive(Clone, Debug)]
 enum Step {
     /// A request arrives that costs this many hundredths of a request unit.
@@ -136,8 +136,8 @@ impl World {
         }
     }
 
-    /// Checks that cores with valid leases hold no more than the pool has granted, while no message is under
-    /// way.
+    /// Checks that cores with valid leases hold no more than the pool has granted, with what they have spent and not
+    /// reported counted as held. Called while no message is under way.
     fn check_holdings(&self) {
         let good = self.cores.iter().filter(|core| self.now <= core.heard_at.after(RHYTHM.lease));
         let held: i64 = good.map(|core| core.holds + core.untold).sum();
@@ -261,7 +261,8 @@ fn run(capacity: Capacity, steps: &[Step]) {
     assert!(world.pool.is_idle(later, RHYTHM), "{:?}", world.pool);
 }
 
-/// Keeps failing seeds in a file, whose path a test outside of `src` must name.
+/// Returns the settings of a test of `cases` cases, which keeps failing seeds in a file. A test outside of `src` must
+/// name the file's path.
 fn config(cases: u32) -> ProptestConfig {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/tests/quota_books.txt");
     let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)) as Box<_>);

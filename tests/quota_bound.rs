@@ -29,13 +29,14 @@ struct Case {
     cost_max: u64,
     /// The offered load, in hundredths of the quota's rate.
     load: u64,
-    /// The number of cores at which requests arrive.
+    /// The number of cores at which requests arrive at a time.
     busy_cores: u64,
     /// The interval in milliseconds after which requests arrive at other cores.
     shift_ms: u64,
-    /// The longest delay of a message, in microseconds.
+    /// The upper bound of the random part of a message's delay, in microseconds.
     delay_max: u64,
-    /// The time in milliseconds from which to which the control executor answers nothing.
+    /// Start and end, in milliseconds, of the time in which no report reaches the control executor (which divides the
+    /// quota among cores); these reports arrive at its end.
     stall_ms: (u64, u64),
     seed: u64,
 }
@@ -106,12 +107,13 @@ struct World {
     arrives_last: Vec<[u64; 2]>,
     now: u64,
     admitted: u64,
-    /// The time three periods after the first refusal, and the micro-units admitted until then.
+    /// The time of the first request that arrives three periods or more after the first refusal, and the micro-units
+    /// admitted until then.
     dry_since: Option<(u64, u64)>,
     dry_at: Option<u64>,
     last_arrival: u64,
-    /// The lowest value so far of admitted minus newly available micro-units: the worst stretch of time
-    /// starts there.
+    /// The lowest value so far of the micro-units admitted minus those that the quota's rate has yielded since the
+    /// start: the worst stretch of time starts there.
     lowest: i64,
     worst: i64,
     largest: u64,
@@ -297,7 +299,8 @@ impl World {
     }
 }
 
-/// Keeps failing seeds in a file, whose path a test outside of `src` must name.
+/// Returns the settings of a test of `cases` cases, which keeps failing seeds in a file. A test outside of `src` must
+/// name the file's path.
 fn config(cases: u32) -> ProptestConfig {
     let seeds = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/tests/quota_bound.txt");
     let failure_persistence = Some(Box::new(FileFailurePersistence::Direct(seeds)) as Box<_>);

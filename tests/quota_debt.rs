@@ -1,6 +1,6 @@
-//! Simulation of a tenant whose replies cost far more than its requests show, with the real accounts of one
-//! to four cores and their reconciliation in virtual time. In any ten seconds the tenant is served at most
-//! its quota and one burst; honest tenants get their whole quota.
+//! Simulation of a tenant whose replies cost far more than its requests show, with the real accounts of one to four
+//! cores and their reconciliation in virtual time. In any ten seconds the tenant is served at most its quota, one
+//! burst, and one expensive request per core; honest tenants get their whole quota.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,7 +29,7 @@ struct Case {
     cores: usize,
     ru_per_second: u64,
     burst_ms: u64,
-    /// The number of connections per core; below, the number of requests that each keeps in flight.
+    /// The number of connections per core, each of which keeps up to `pipeline` requests in flight.
     connections: usize,
     pipeline: usize,
     /// The time from request to reply, in milliseconds.
@@ -114,8 +114,8 @@ impl World {
         self.served
     }
 
-    /// Sends the next request of a connection. False if the request waits or is refused, or if the connection
-    /// has no room for one.
+    /// Sends the next request of a connection. False if the request waits or is refused, if the connection has no room
+    /// for one, or if it pauses after a refusal.
     fn goes_on(&mut self, place: usize, ms: u64, now: Timestamp) -> bool {
         let Case { pipeline, round_trip_ms, cost, .. } = self.case;
         let payer = self.payer;
@@ -206,7 +206,7 @@ fn in_rare_blocks(number: u64, _: &mut Random) -> MicroUnits {
     if number % 1_064 < 1_000 { 0 } else { DEAR }
 }
 
-/// One request in a thousand costs 256 units, as a value of 256 KiB does.
+/// One reply in a thousand costs 256 units more than its request, as one of a MiB does.
 fn rarely_large(_: u64, random: &mut Random) -> MicroUnits {
     if random.below(1_000) == 0 { 256 * UNIT } else { 0 }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Each room of `src/`, and the other rooms that its files may name.
+/// Each room (top-level module) of `src/`, and the other rooms that its files may name.
 const ROOMS: &[(&str, &[&str])] = &[
     ("values", &[]),
     ("config", &["values"]),
@@ -19,8 +19,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("runtime", &["values", "config", "protocol", "routing", "policy", "shard", "control", "store"]),
 ];
 
-/// Files of `tools/`, by the beginning of their paths, and the rooms and tools that they may name. The first
-/// row that fits a file applies.
+/// Files of `tools/`, by the beginning of their paths, and the rooms (top-level modules of `src/`) and tools that they
+/// may name. The first row that fits a file applies.
 const TOOLS: &[(&str, &[&str])] = &[
     ("calibrate/src/calibration/", &["values", "protocol", "policy"]),
     ("calibrate/src/", &["values", "protocol", "runtime"]),
@@ -39,7 +39,7 @@ const TOOLS: &[(&str, &[&str])] = &[
     ("storage/src/", &["values", "protocol", "routing", "store"]),
 ];
 
-/// The rooms of `src/shard`, and the other ones that their files may name. Only `pipeline` may name all.
+/// The rooms (modules) of `src/shard`, and the other ones that their files may name. Only `pipeline` may name all.
 const STAGES: &[(&str, &[&str])] = &[
     ("admission", &[]),
     ("breaker", &[]),
@@ -202,7 +202,8 @@ fn unsafe_and_clocks_stay_where_they_are() {
     only_in(CLOCK, "a clock", |line| line.contains("Instant::now") || line.contains("SystemTime::now"));
 }
 
-/// Checks the maps in module comments: a map names every file of its folder, and no file that does not exist.
+/// Checks the maps (tables of files) in module comments: a map names every file of its folder, except tests, and no
+/// file that does not exist.
 #[test]
 fn maps_are_complete() {
     let mut maps = 0;
@@ -345,7 +346,8 @@ fn named_rooms(text: &str, start: &str) -> BTreeSet<String> {
     found
 }
 
-/// Returns the names at the outermost level of `a, b::{c, d}, e}`, which begins after the opening brace.
+/// Returns the first name of each path at the outermost level of `a, b::{c, d}, e}`, which begins after the opening
+/// brace.
 fn first_names(list: &str) -> Vec<String> {
     let (mut depth, mut item, mut names) = (0, String::new(), Vec::new());
     for letter in list.chars() {

@@ -1,5 +1,5 @@
-//! Benchmark bodies for admission and settlement alone, given the values that the surrounding stages would
-//! pass in.
+//! Benchmark bodies for admission (charging a request's price to token buckets) and settlement (correcting that charge
+//! when the reply is there) alone, given the values that the surrounding stages would pass in.
 
 use std::hint::black_box;
 
@@ -20,17 +20,18 @@ pub enum Row {
     Sixteen,
 }
 
-/// The level of all buckets.
+/// The amount that all buckets have at the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Enough for any benchmark.
     Full,
-    /// Too little for any request, as the pools have reported.
+    /// Too little for any request; the pools (the parts of the quotas that no core holds) have reported that they have
+    /// nothing either.
     Dry,
 }
 
-/// The accounts of one core with three kinds of limits: one for all requests, one for the tenant, and one for
-/// each of its users.
+/// The accounts of one core with three kinds of limits: one for all requests, one for the tenant, and one for each of
+/// its users, who take turns. Their requests are all the same GET.
 pub struct Ledger {
     accounts: Accounts,
     weights: Weights,
@@ -72,7 +73,7 @@ impl Ledger {
         ledger
     }
 
-    /// Prices a GET and takes the price from three buckets. Panics if it is refused.
+    /// Prices a GET of the next user and charges it to the three buckets that limit the user. Panics if it is refused.
     pub fn admit(&mut self) {
         let decision = self.decide();
         assert!(decision == Decision::Admitted, "there is enough in all buckets");
@@ -131,7 +132,8 @@ impl Ledger {
         self.payers[row % USERS]
     }
 
-    /// Makes all buckets known to the accounts by one request each, and then grants them their level.
+    /// Creates all buckets in the accounts by one request of each user, and then grants them the amount that `level`
+    /// says.
     fn fill(&mut self, tenant: TenantId, level: Level) {
         let users: Vec<Scope> =
             self.payers.iter().filter_map(|payer| payer.user().map(Scope::User)).collect();

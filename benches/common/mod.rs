@@ -121,13 +121,15 @@ fn scan() -> impl FnMut() {
     }
 }
 
-/// Admits a GET: prices it, and checks and charges three buckets.
+/// Returns a closure that admits a GET: prices it, and checks and charges three buckets. `in_a_row` is the number of
+/// successive requests of one user.
 fn admit(in_a_row: Row) -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).admit()
 }
 
-/// Records a backend's replies of one millisecond for its latency ratio, including the ticks.
+/// Records the response times of `replies` replies of a backend, all in one millisecond, for its latency ratio (usual
+/// latency divided by the present one), and computes the ratio every 100 ms.
 fn reply_time(replies: u64) -> impl FnMut() {
     let mut ratio = LatencyRatio::new([0.7, 0.5, 0.3], Timestamp::ZERO);
     let mut millis = 0;
@@ -142,7 +144,7 @@ fn reply_time(replies: u64) -> impl FnMut() {
     }
 }
 
-/// Notes requests whose slots are not warm: the cost that the search for hot keys adds to every request.
+/// Counts requests for keys whose slots have few requests: the work that the search for hot keys adds to every request.
 fn hot_keys_cold() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let mut now = Timestamp::ZERO;
@@ -158,7 +160,7 @@ fn hot_keys_cold() -> impl FnMut() {
     }
 }
 
-/// Ends a pane of the search for hot keys, which happens twenty times per second at any load.
+/// Ends a pane (interval of 50 ms) of the search for hot keys, which happens twenty times per second at any load.
 fn hot_keys_pane() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let mut now = Timestamp::ZERO;
@@ -169,7 +171,7 @@ fn hot_keys_pane() -> impl FnMut() {
     }
 }
 
-/// Notes requests for one hot key, with the hash of the key.
+/// Counts requests for one hot key, each with the computation of the key's hash.
 fn hot_keys_hot() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let mut now = Timestamp::ZERO;
@@ -185,8 +187,8 @@ fn hot_keys_hot() -> impl FnMut() {
     }
 }
 
-/// Notes `keys_per_pane` new keys of one slot in each pane. With 1,024, most replace another key in the
-/// summary; beyond a cap, keys are not noted.
+/// Counts `keys_per_pane` requests, each for a new key of one slot, in each pane (interval of 50 ms). With 1,024, most
+/// replace another key in the table of the most requested ones; beyond a cap, requests are not counted by key.
 fn hot_keys_flood(keys_per_pane: u64) -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let (mut now, mut number) = (Timestamp::ZERO, 0_u64);
@@ -203,7 +205,7 @@ fn hot_keys_flood(keys_per_pane: u64) -> impl FnMut() {
     }
 }
 
-/// Notes the cost of replies.
+/// Adds the prices of requests to their slots, in the search for expensive keys.
 fn hot_keys_cost() -> impl FnMut() {
     let mut keys = HotKeys::new(HotSettings::default(), 1, Timestamp::ZERO);
     let cost = Price::new(1_100_000);
@@ -214,13 +216,14 @@ fn hot_keys_cost() -> impl FnMut() {
     }
 }
 
-/// Settles a reply whose cost is more or less than was taken, in three buckets and the accounts.
+/// Settles a reply whose cost is more or less than was taken for the request, in three buckets and the accounts.
 fn settle(in_a_row: Row) -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Full, in_a_row);
     move || black_box(&mut ledger).settle()
 }
 
-/// Refuses a GET because the pools have nothing: the decision alone.
+/// Refuses a GET because the buckets and the pools (the parts of the quotas that no core holds) have nothing: the
+/// decision alone.
 fn refuse() -> impl FnMut() {
     let mut ledger = Ledger::new(&ample(), Level::Dry, Row::One);
     move || black_box(&mut ledger).refuse()
@@ -263,7 +266,7 @@ fn rounds(mut pipeline: Pipeline, requests: &[Vec<u8>], reply: &[u8]) -> impl Fn
     }
 }
 
-/// GETs that are refused at once, because the link has just failed.
+/// GETs that are refused at once, because the connection to the store has just failed.
 fn refused(requests: &[Vec<u8>]) -> impl FnMut() + use<> {
     let mut pipeline = Pipeline::new(1, Quotas::trusting(), Limiter::Buckets);
     let requests = requests[0].clone();
@@ -290,7 +293,7 @@ fn limits(of_the_user: u64) -> Quotas {
     Quotas::parse("the benchmark", &text).expect("well formed")
 }
 
-/// Returns keys whose home is core `home` of two.
+/// Returns the first `pipeline` keys whose home (the core that handles all requests for a key) is core `home` of two.
 fn keys(pipeline: usize, home: u16) -> Vec<String> {
     let topology = Topology::new(2, 1);
     (0..)

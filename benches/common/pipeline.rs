@@ -1,5 +1,5 @@
-//! Benchmark bodies for whole requests: shards with a client, stores that reply at once, and the pools of
-//! quotas.
+//! Benchmark bodies for whole requests: shards with a client, stores that reply at once, and the pools (the parts of
+//! the quotas that no core holds).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use weir::values::{
     Action, BackendId, ClientId, ConnectionId, Grant, Loss, Owner, ServerAddress, ShardId, Timestamp,
 };
 
-/// The virtual time between two rounds, so that periods end now and then.
+/// The virtual time between two rounds, so that the periods in which shards report their spending end now and then.
 const ROUND: Duration = Duration::from_micros(20);
 
-/// The upstream of the shards.
+/// The stores behind the shards of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
     /// This many independent stores.
@@ -36,7 +36,8 @@ pub struct Pipeline {
     shards: Vec<Shard>,
     client: ClientId,
     now: Now,
-    /// Segments sent to stores without a reply yet: shard, link, generation, and number of requests.
+    /// Segments sent to stores without a reply yet: shard, link (connection to a store), its generation, and number of
+    /// requests.
     sent: Vec<(usize, ConnectionId, u32, usize)>,
     pools: Reconciliation,
     grants: Vec<Grant>,
@@ -142,7 +143,8 @@ impl Pipeline {
         }
     }
 
-    /// Lets the pools answer the reports of a shard. True if there was a report with demands.
+    /// Lets the pools (the parts of the quotas that no core holds) answer the reports of a shard with grants. True if
+    /// there was a report about token buckets.
     fn reconcile(&mut self, shard: usize) -> bool {
         let mut answered = false;
         while let Some(report) = self.shards[shard].poll_report() {

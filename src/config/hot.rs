@@ -26,10 +26,11 @@ pub struct HotLimits {
     /// Longest time that the reply to a read of a hot key is kept while its store reports changes of the key
     /// (CLIENT TRACKING); never less than `ttl`.
     pub tracked_ttl: Duration,
-    /// Maximum number of replies to reads of hot keys that each core keeps; further ones are not kept.
+    /// Maximum number of replies to reads of hot keys that each core keeps; further ones are not kept, unless expired
+    /// ones can be dropped.
     pub entries: usize,
-    /// Maximum number of bytes of all replies to reads of hot keys that each core keeps; beyond it no more
-    /// are kept.
+    /// Maximum number of bytes of all replies to reads of hot keys that each core keeps; further ones are not kept,
+    /// unless expired ones can be dropped.
     pub bytes: usize,
     /// Keys that a script (such as `EVAL`) is assumed to write, whose kept replies are not used after it.
     pub scripts: HotScripts,

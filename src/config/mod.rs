@@ -59,8 +59,8 @@ const SHARD_FILES: usize = 16;
 /// Number of file descriptors that the process needs besides those of shards and connections: for files, for
 /// the admin port, for connections that ask stores about themselves.
 const FILES_SPARE: usize = 256;
-/// Divisor that gives the part (a quarter) of the limit of open files that clients and private links have at least,
-/// where it is too low for anything else.
+/// Divisor that gives the part (a quarter) of the limit of open files that is left to clients and private links at
+/// least, even where all other files then do not fit.
 const FILES_LEFT_PARTS: usize = 4;
 /// Longest timeout that a flag may set; a longer one is taken for a mistake.
 const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -72,9 +72,10 @@ pub struct Config {
     pub listen: Vec<SocketAddr>,
     /// Addresses where clients read and write the stores' keys over HTTP without TLS.
     pub http: Vec<SocketAddr>,
-    /// Origins of web pages whose HTTP requests are served.
+    /// Origins of web pages whose HTTP requests are accepted.
     pub http_origins: Vec<String>,
-    /// Host names by which HTTP requests without an `Authorization` header may reach weir.
+    /// Host names by which HTTP requests without an `Authorization` header may address weir, besides IP addresses and
+    /// localhost.
     pub http_hosts: Vec<String>,
     /// Addresses and certificates for clients that connect with TLS; none without such clients.
     pub tls: Option<TlsSettings>,
@@ -93,7 +94,8 @@ pub struct Config {
     pub quotas: Option<PathBuf>,
     /// CPUs that the shards run on, as `--cores` asks for them; `None` for all that the process may use.
     pub cores: Option<Cores>,
-    /// Number of shards to run; `None` for one per CPU that the process may use.
+    /// Number of shards to run; `None` for one per CPU that the process may use, or fewer if its CPU limit (as of a
+    /// container) is lower.
     pub shards: Option<usize>,
     /// Time for which an idle core polls for work before it sleeps; zero if it sleeps at once.
     pub busy_poll: Duration,
@@ -118,8 +120,9 @@ pub struct Config {
     /// Longest time that PUBLISH waits until stores have acknowledged its tenant's earlier subscriptions to
     /// the channel; zero if it does not wait.
     pub publish_wait: Duration,
-    /// Maximum number of channels and patterns, over all shards, to which weir has one subscription at the
-    /// store that all subscribed clients share; subscriptions to further ones are refused.
+    /// Maximum number of channels, over all shards, to which weir has one subscription at the store that all subscribed
+    /// clients share; subscriptions to further ones are refused. Also the maximum number of such patterns, if it is
+    /// below 1,024.
     pub shared_channels: usize,
     /// Maximum number of bytes of messages that may wait for one subscriber; above it, the subscriber's
     /// connection is closed.
@@ -179,7 +182,8 @@ pub struct Config {
     pub reply_bytes_max: usize,
     /// Maximum number of bytes of output that may wait for one client, before it is closed.
     pub output_bytes_max: usize,
-    /// Time after which clients that send nothing are closed; `None` for never.
+    /// Time after which clients that send nothing are closed, except subscribers, monitors (`MONITOR`) and clients that
+    /// wait for a reply; `None` for never.
     pub idle_timeout: Option<Duration>,
     /// Time within which a client must read at least 1 MiB of the replies that wait for it, or else is
     /// closed.

@@ -19,8 +19,8 @@ pub struct OverloadLimits {
     pub window_least: u16,
     /// Largest size of a backend's window, in requests in flight.
     pub window_most: u16,
-    /// Maximum number of requests that wait in the queue of one backend on one core. When so many wait,
-    /// further requests are refused until a quarter of the queue is gone.
+    /// Maximum number of requests that wait in the queue of one backend on one core. When so many wait, further
+    /// requests are refused, or push out less important ones, until a quarter of the queue is gone.
     pub queue_requests: usize,
     /// Maximum number of bytes of the requests in the queues of all backends together, on one core; each
     /// backend has an equal part, at least 1 MiB.

@@ -39,7 +39,7 @@ pub struct TopFlags {
     pub no_color: bool,
 }
 
-/// Returns true if an environment variable for a flag has any text but `false`, as many programs have it.
+/// True if the value of a flag's environment variable switches the flag on: it is neither empty nor `false`.
 fn is_said(text: &str) -> bool {
     !matches!(text, "" | "false")
 }

@@ -8,8 +8,8 @@ use super::exposition::{Exposition, Kind};
 use crate::shard::{BULKHEADS, BreakerStage, BulkheadFigures, Pressure};
 use crate::values::Tier;
 
-/// The two kinds of connections that each store has a bulkhead (window and queue) for, in the order of
-/// `shard::Track`.
+/// Names in metrics of the two tracks (sets of connections to a backend: for usual and for expensive
+/// requests, each with a window and a queue), in the order of `shard::Track`.
 const TRACKS: [&str; BULKHEADS] = ["usual", "heavy"];
 
 /// The way in which a figure of several cores becomes one: their sum, or the largest.
@@ -134,7 +134,8 @@ fn write_health(page: &mut Exposition, backends: &[String], totals: &Totals) {
     }
 }
 
-/// Returns the state of a backend's circuit breaker, as the first core reports it, since all cores share it.
+/// Returns the state of a backend's circuit breaker. All cores share it, so it is taken from the first core
+/// that reports the backend; `Well` (closed) if none does.
 pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
     at(totals, backend * BULKHEADS).next().map(|own| own.breaker).unwrap_or_default()
 }
@@ -142,8 +143,9 @@ pub(super) fn stage_of(totals: &Totals, backend: usize) -> BreakerStage {
 /// Maximum number of backends that have a line each in `INFO`; the metrics have all of them.
 const LINES_MAX: usize = 64;
 
-/// Returns the lines of `INFO` (names and values) about bulkheads (windows and queues before stores): one per
-/// backend, then the number of requests refused for each reason.
+/// Returns the lines of `INFO` (names and values) about bulkheads (windows and queues before stores): one for
+/// each of the first `LINES_MAX` backends, then one for each reason of overload with the number of requests
+/// refused for it.
 pub(super) fn bulkhead_lines(backends: &[String], totals: &Totals) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for (index, backend) in known(backends).take(LINES_MAX) {

@@ -14,7 +14,8 @@ use crate::values::ShardId;
 pub struct ClientRounds {
     under_way: Option<Round>,
     /// Commands that wait until all shards have answered the one under way. Their number is bounded, because
-    /// shards have only so many requests in flight to the control executor.
+    /// each shard has only so many requests in flight to the control executor (the thread that handles these
+    /// commands).
     waiting: VecDeque<Round>,
 }
 

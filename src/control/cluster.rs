@@ -10,8 +10,8 @@ use crate::routing::cluster::{Databases, Map, Node, Role};
 use crate::values::limits::SLOTS;
 use crate::values::{BackendId, Timestamp};
 
-/// Returns the names of the nodes in a cluster's map, by backend number: the first address, or else the
-/// node's id, also where another node has that address; empty for a number without a node.
+/// Returns the names of the nodes in a cluster's map, by backend number: a node's first address, or its id if
+/// it has no address or another node is named by that address already; empty for a number without a node.
 pub fn node_names(map: &Map) -> Vec<String> {
     let nodes = || (0..map.places()).map(|place| map.node(BackendId(place as u16)));
     let mut names = vec![String::new(); map.places()];
@@ -43,7 +43,7 @@ fn owned(map: &Map) -> Vec<u32> {
     owned
 }
 
-/// Returns the log line about a new map of the cluster; `why` is the reason why it was asked for.
+/// Returns the log line about a new map of the cluster; `why` is the reason why the nodes were asked for it.
 pub fn slots_line(map: &Map, why: &str) -> String {
     let owned = owned(map);
     let primaries = map.primaries().filter(|node| owned[usize::from(node.key.backend.0)] > 0).count();
@@ -57,8 +57,9 @@ pub fn slots_line(map: &Map, why: &str) -> String {
     )
 }
 
-/// Makes the admin page `/cluster`, which shows the nodes, slots (`map`; None without a cluster) and replicas.
-/// Rates need the counters of all shards (`totals`).
+/// Makes the admin page `/cluster`, which shows the nodes, slots (`map`; None without a cluster) and
+/// replicas. Without the counters of all shards (`totals`) it shows 0 reads answered by replicas, and no
+/// ejections of replicas.
 pub(super) fn cluster_page(
     map: Option<&Map>,
     replicas: &ReplicaFacts,

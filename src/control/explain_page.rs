@@ -44,8 +44,8 @@ impl ExplainQuery {
     }
 }
 
-/// Makes the page with the explanation of how weir would treat a command, or the reply that describes the
-/// problem.
+/// Makes the reply to a request for `/explain`: the explanation of how weir would treat a command, or the
+/// description of a problem (status 400).
 pub fn explained(told: Result<Explained, String>) -> Response {
     match told {
         Ok(told) => Response::json(Status::Ok, &told),

@@ -22,7 +22,7 @@ pub enum Kind {
 pub enum Value {
     /// An integer as the value of a sample; all its digits are written.
     Whole(u64),
-    /// Any value of a sample that is not a whole number.
+    /// A floating-point number as the value of a sample; it may be whole, infinite or NaN.
     Real(f64),
 }
 

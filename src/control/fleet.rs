@@ -1,6 +1,6 @@
 //! Quotas shared with a fleet: once per period this host adds the demand of its tenants to counters in the
-//! fleet's store, and the totals of all hosts determine this host's part of each quota, which the pools give
-//! out.
+//! fleet's store, and the totals of all hosts determine this host's part of each quota, which its cores draw
+//! from pools (the parts of buckets that no core holds).
 
 mod users;
 
@@ -27,8 +27,8 @@ use crate::values::{BucketId, Capacity, MicroUnits, Part, TenantId, Timestamp, U
 /// The interval between two exchanges with the fleet's store (Redis server with the counters of shared
 /// quotas).
 pub const PERIOD: Duration = Duration::from_secs(1);
-/// The time, in milliseconds, after which the fleet's store (Redis server) forgets a counter that nobody
-/// changes.
+/// The time, in milliseconds, after which the fleet's store (Redis server) forgets a counter, or the list of
+/// hosts, that no host has updated meanwhile.
 const LIFETIME_MS: &str = "60000";
 /// Maximum number of characters that are shown of an error message of the fleet's store (Redis server with
 /// the counters of shared quotas).
@@ -46,8 +46,8 @@ pub struct FleetSettings {
     /// The identity of this host within the fleet (weir processes that share quotas), drawn at random for
     /// each process.
     pub host: HostId,
-    /// The secret key by which all hosts of the fleet hash names of tenants and users into the same ids of
-    /// token buckets.
+    /// The secret key by which names of tenants and users are hashed into ids of token buckets. If users'
+    /// quotas are shared, all hosts of the fleet have the same; otherwise each process has one of its own.
     pub secret: [u64; 2],
     /// Maximum number of users whose quotas this host counts with the fleet, those with the highest demand;
     /// other users may spend an equal part of their quota on each host. 0 if users' quotas are not shared.
@@ -101,8 +101,9 @@ impl Ending {
 /// with the fleet's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The host has not learned of other hosts of the fleet (weir processes that share quotas) since its
-    /// start, so it knows no totals yet, and gives out a tenth of each quota.
+    /// No reply of the fleet's store (Redis server with the counters of shared quotas) has been used since
+    /// this host's start, so it knows no totals yet. It gives out a tenth of each quota or, for a minute, the
+    /// part that the process before it gave out, if that is more.
     Starting,
     /// The last exchange with the fleet's store (Redis server with the counters of shared quotas) was
     /// answered.
@@ -132,7 +133,8 @@ impl State {
 enum Whose {
     Everybody,
     Tenant(TenantId),
-    /// A user. `quiet` is the number of periods in a row in which the user's demand was low.
+    /// A user. `quiet` is the number of periods in a row in which the user's demand was low: not above the
+    /// part of the quota that every host may give out anyway.
     User {
         quiet: u32,
     },
@@ -166,7 +168,8 @@ pub struct InheritedPart {
     pub part: Part,
 }
 
-/// The prices of a tenant's requests in this period: of those admitted and of those refused.
+/// The prices of a tenant's requests in this period: of those admitted or answered without a store, and of
+/// those refused because a quota was used up.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     passed: MicroUnits,
@@ -321,9 +324,10 @@ impl FleetQuotas {
         exchange
     }
 
-    /// Adds the tenants' demand in this period (prices of admitted and of refused requests) to the demand
-    /// that this host reports to the fleet. Towards the quota of all tenants together a tenant counts for at
-    /// most as much as its own quota permits on this host, or as was admitted, if that is more.
+    /// Adds the tenants' demand in this period (prices of requests that were admitted, or refused for lack of
+    /// quota) to the demand that this host reports to the fleet. Towards the quota of all tenants together a
+    /// tenant counts for at most as much as its own quota permits on this host, or as was admitted, if that
+    /// is more.
     fn tell_demand(&mut self, now: Timestamp) {
         let elapsed = self.begun_at.map_or(PERIOD, |begun_at| now.since(begun_at));
         let mut everybody = 0_u64;
@@ -541,8 +545,9 @@ impl FleetQuotas {
     }
 
     /// Takes over the parts of shared quotas that the process before this one gave out, until the fleet's
-    /// store (Redis server with the counters of shared quotas) has answered three times. Those of tenants
-    /// that have no quota here are ignored. Updates this host's parts in `pools`.
+    /// store (Redis server with the counters of shared quotas) has answered three times. Parts of tenants
+    /// that have no quota here, and of more users than `users_max`, are ignored. Updates this host's parts in
+    /// `pools`.
     pub fn inherit(&mut self, parts: &[InheritedPart], pools: &mut Reconciliation, now: Timestamp) {
         self.fleet.begin_inheritance(now);
         let places: BTreeMap<&str, usize> =
@@ -612,7 +617,7 @@ impl FleetQuotas {
     }
 
     /// Makes the admin page `/fleet`; `query` is the query string, empty or `after=NAME` for the tenants
-    /// whose names come after that one.
+    /// whose names come after that one. Any other query gets status 400.
     pub fn page(&self, quotas: &Quotas, query: &str, now: Timestamp) -> Response {
         let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {
             let problem = format!("{query} is not known here: after=NAME is expected");

@@ -1,4 +1,4 @@
-//! Metrics and `INFO` lines about the fleet: weirs that share quotas.
+//! Metrics about the fleet: weir processes that share quotas.
 
 use super::FleetQuotas;
 use super::exposition::{Exposition, Kind};

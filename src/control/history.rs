@@ -43,7 +43,7 @@ struct Point {
     requests: f32,
     refused: f32,
     p99_ms: Option<f32>,
-    /// For each store: requests in flight, and the median latency in milliseconds.
+    /// For each store: requests in flight (without expensive ones), and the median latency in milliseconds.
     stores: Named<2>,
     /// For each tenant: request units per second that were used, and that were refused.
     tenants: Named<2>,
@@ -163,7 +163,8 @@ impl Point {
     }
 }
 
-/// Values of one figure, one for each point of the history; null where the figure was not known.
+/// Values of one figure, one for each point of the history; null where the point has none, such as for a
+/// tenant without usage at that time.
 type Values = Vec<Option<Number>>;
 
 fn shown(value: Option<f32>) -> Option<Number> {

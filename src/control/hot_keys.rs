@@ -12,7 +12,8 @@ use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_BYTES_MAX, HOT_KEYS_S
 use crate::values::time::{Now, rfc3339};
 use crate::values::{Database, escaped};
 
-/// A hot key as the reply to `QOS HOTKEYS` and the pages show it, with the core that it belongs to.
+/// A key with many requests, as the reply to `QOS HOTKEYS` and the pages show it, with the core that it
+/// belongs to.
 pub(super) struct Told<'a> {
     /// Index of the core that the key belongs to, through which all requests for it pass.
     pub home: usize,
@@ -79,7 +80,7 @@ fn is_for(asker: &Tenant, key: &HotKey) -> bool {
 }
 
 /// Makes the admin page `/hotkeys`, which shows the hottest keys of all tenants. `query` is the query string,
-/// which may say how many (`count=N`).
+/// which may say how many (`count=N`); any other query gets status 400.
 pub(super) fn hot_keys_page(totals: &Totals, query: &str, now: Now) -> Response {
     let count = match count_in(query) {
         Ok(count) => count,

@@ -92,7 +92,7 @@ pub(super) fn label(key: &HotKey) -> String {
     escaped(&key.key[..shown]) + more
 }
 
-/// Returns the lines of `INFO` about hot keys, of all cores together.
+/// Returns the lines of `INFO` (names and values) about hot keys, of all cores together.
 pub(super) fn hot_lines(totals: &Totals) -> impl Iterator<Item = (&'static str, usize)> {
     let lines = FIGURES.into_iter().map(|(name, _, figure)| {
         let all = totals.shards.iter().map(|report| figure(&report.hot));

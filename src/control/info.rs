@@ -163,7 +163,8 @@ fn write_section(out: &mut String, title: &str, fields: &[(String, String)]) {
     }
 }
 
-/// Returns the fields (names and values) of a section of `INFO` that weir fills itself.
+/// Returns weir's own fields (names and values) of a section of `INFO`; empty if weir has none for that
+/// section.
 fn own_fields(
     section: &str,
     view: StoreView,

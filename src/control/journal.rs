@@ -1,4 +1,5 @@
-//! The journal: the last lines of the log, which the admin page shows.
+//! The journal: the last lines of the log, and lines about hot keys, which the log does not have. The admin
+//! page shows it.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,21 +8,21 @@ use super::hot_keys::hottest;
 use super::hot_series::label;
 use crate::values::limits::{HOT_KEY_SERIES_MAX, JOURNAL_LINE_CHARS_MAX, JOURNAL_LINES_MAX};
 
-/// A line of the journal, which repeats one line of the log on the admin page.
+/// A line of the journal, which the admin page shows: a line of the log, or one about hot keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The number of the line of the log, counted from 1 at the start of the process.
+    /// The number of the line in the journal, counted from 1 at the start of the process.
     pub number: u64,
-    /// The time at which the log line was written, in milliseconds since 1970.
+    /// The time at which the line was written, in milliseconds since 1970.
     pub unix_ms: u64,
-    /// The word for the kind of event that the line of the log is about.
+    /// The word for the kind of event that the line is about.
     pub about: &'static str,
-    /// The text of the log line, cut at 400 characters (`JOURNAL_LINE_CHARS_MAX`), with `...` if it is
-    /// longer.
+    /// The text of the line, cut at 400 characters (`JOURNAL_LINE_CHARS_MAX`), with `...` if it is longer.
     pub text: String,
 }
 
-/// The last `JOURNAL_LINES_MAX` lines of the log, the oldest first, and the keys that were reported as hot.
+/// The last `JOURNAL_LINES_MAX` lines of the journal, the oldest first, and the keys that were reported as
+/// hot and have not been reported as cold since.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
     lines: VecDeque<Line>,
@@ -30,8 +31,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Appends the log line `text`, of the kind of event `about`, written at `unix_ms` (milliseconds since
-    /// 1970), and drops the oldest line if there are too many.
+    /// Appends a line with this text about the kind of event `about`, written at `unix_ms` (milliseconds
+    /// since 1970), and drops the oldest line if there are too many.
     pub fn write(&mut self, about: &'static str, text: &str, unix_ms: u64) {
         if self.lines.len() == JOURNAL_LINES_MAX {
             self.lines.pop_front();
@@ -44,13 +45,14 @@ impl Journal {
         self.lines.push_back(Line { number: self.written, unix_ms, about, text: cut });
     }
 
-    /// Returns the lines of the log that are kept, the newest first.
+    /// Returns the lines of the journal that are kept, the newest first.
     pub fn latest(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().rev()
     }
 
-    /// Returns log lines about keys that became hot, or ceased to be, since the last call, and records which
-    /// keys it has told as hot. At most `HOT_KEY_SERIES_MAX` of the hottest keys are considered at each call.
+    /// Returns lines about keys that have become hot since the last call, and one with the number of keys
+    /// that have ceased to be hot. Only the `HOT_KEY_SERIES_MAX` hottest keys are reported as hot. Records
+    /// which keys were.
     pub fn news_of_hot_keys(&mut self, totals: &Totals) -> Vec<String> {
         let mut news = Vec::new();
         let (keys, _) = hottest(totals, HOT_KEY_SERIES_MAX, |key| key.hot_for.is_some());

@@ -5,10 +5,10 @@ use crate::protocol::{Protocol, encode};
 use crate::shard::ScopeLimit;
 use crate::values::{Timestamp, UNIT, signed};
 
-/// Writes the reply to `QOS LIMITS`: an array with a map for each of the client's quotas (the global one, the
-/// tenant's and the user's), which tells its rate, its burst, what remains of it and when it will be full
-/// again; these are null where there is no limit. `limits` are the quotas. A quota that hosts of a fleet
-/// share also has `share`, this host's part of the rate.
+/// Writes the reply to `QOS LIMITS`: an array with a map for each of the client's quotas in `limits` (the
+/// global one, the tenant's and the user's), which tells its rate, its burst, how much of it remains and in
+/// how many milliseconds it will be full again; these are null where there is no limit. A quota that hosts of
+/// a fleet share also has `share`, this host's part of the rate.
 pub fn write_limits(
     out: &mut Vec<u8>,
     protocol: Protocol,

@@ -19,13 +19,14 @@ pub const HOUR: u64 = 60;
 /// The usage that all tenants made of their quotas, minute by minute, for the last day.
 #[derive(Clone, Debug)]
 pub struct Meter {
-    /// Usage by minute, for each tenant by its id; None for tenants that sent no requests.
+    /// Usage by minute, for each tenant by its id; None for tenants without usage in the minutes that are
+    /// kept.
     tenants: Vec<Option<Box<Minutes>>>,
     series: TenantSeries,
-    /// The minutes of which usage is kept, each with the number of tenants that sent requests in it.
+    /// The minutes of which usage is kept, each with the number of tenants that have usage in it.
     active: VecDeque<(u64, u32)>,
-    /// The number of pairs of a tenant and a minute for which usage is kept, at most `entries_max` after each
-    /// new minute.
+    /// The number of pairs of a tenant and a minute for which usage is kept. Brought down to `entries_max`
+    /// when a minute begins; the pairs of that minute come on top.
     entries: usize,
     entries_max: usize,
     /// The latest minute in which usage was reported, counted from the start of the process.

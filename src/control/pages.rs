@@ -36,7 +36,8 @@ impl Route {
 pub struct View<'a> {
     /// Facts about the process that do not depend on its traffic.
     pub facts: &'a ProcessFacts,
-    /// The counters of all shards. None if they were not collected, or a shard did not report in time.
+    /// The counters of all shards. None if they were not collected, or if a shard or the embedded store did
+    /// not report in time.
     pub totals: Option<&'a Totals>,
     /// The quotas in force and those before them, with the reason for the change, its time, and the numbers
     /// of quotas put in force and refused.
@@ -60,17 +61,18 @@ pub struct Looks {
     pub history: History,
 }
 
-/// Returns the refusal of a request for data (`/state.json`, `/history.json` or `/explain`) that a page of
-/// another site made a browser send; None for any other request. Such a page could not read the reply, but
-/// would make weir collect counters.
+/// Returns the refusal of a request for data (`/state.json`, `/history.json` or `/explain`) that a web page
+/// of another origin made a browser send; None for any other request. Such a page could not read the reply,
+/// but would make weir collect counters.
 pub fn foreign(head: &Head) -> Option<Response> {
     (head.is_foreign && matches!(head.route, Route::State | Route::History | Route::Explain))
         .then(|| Response::problem(Status::Forbidden, "web pages of other origins may not read this", None))
 }
 
 /// Makes the page of the admin port that `route` names. `query` is the query string, `view` the state to
-/// show, and `looks` what is kept from one page to the next, to compute rates. [`Route::Explain`] gets status
-/// 404, since its page takes an answer of a shard and is made elsewhere.
+/// show, and `looks` what is kept from one page to the next, to compute rates. Pages that need counters of
+/// shards get status 503 if `view` has none, except `/cluster`. [`Route::Explain`] gets status 404, since its
+/// page takes an answer of a shard and is made elsewhere.
 pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Response {
     match (route, view.totals) {
         (Route::Page, _) => super::page::page(),
@@ -102,8 +104,8 @@ pub fn page(route: Route, query: &str, view: View<'_>, looks: &mut Looks) -> Res
     }
 }
 
-/// Returns the text of `/metrics`. Figures of shards are shown per shard, since operators look for uneven
-/// load.
+/// Returns the text of `/metrics`. Most figures of shards are shown per shard, since operators look for
+/// uneven load.
 fn metrics(view: View<'_>, totals: &Totals) -> String {
     let mut page = Exposition::new();
     write_facts(&mut page, view.facts);
@@ -292,7 +294,8 @@ fn write_users(page: &mut Exposition, totals: &Totals) {
 }
 
 /// Writes the metrics that are counters of shards. Rows of the table `COUNTERS` that stand next to each other
-/// and differ only in their label are one family of samples. A metric in seconds counts microseconds.
+/// and differ only in their label are one family of samples. Counters of metrics in seconds hold
+/// microseconds, which are converted.
 fn write_counters(page: &mut Exposition, totals: &Totals) {
     for rows in COUNTERS.chunk_by(|one, other| one.1 == other.1) {
         let (_, name, _, help) = rows[0];

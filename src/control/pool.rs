@@ -20,16 +20,17 @@ use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, ShardId
 const WHOLE_SHARE: u64 = 65_536;
 /// The part (a tenth of the whole) of a quota that is split evenly among the cores.
 const EVEN_PARTS: u64 = WHOLE_SHARE / 10;
-/// The allowance (what a core may spend without asking) that a core should have at the start of a reporting
-/// period: this many times its demand in the last one, plus `LUMPS_GIVEN` times the largest cost of a
-/// request.
+/// The factor for a core's recent demand per reporting period in the allowance (what a core may spend without
+/// asking) up to which grants fill the core. To that is added `LUMPS_GIVEN` times the largest recent cost of
+/// one request.
 const PERIODS_GIVEN: u64 = 2;
-/// The allowance (what a core may spend without asking) that a core should have at the start of a reporting
-/// period contains this many times the largest cost of a request, besides the core's demand.
+/// The number of requests of the largest recent cost for which the allowance (what a core may spend without
+/// asking) that grants give a core suffices, besides `PERIODS_GIVEN` times its demand.
 const LUMPS_GIVEN: u64 = 4;
-/// The divisor for the amount that a core gets when it asks before its next report is due: at least an eighth
-/// of the pool (the part of a bucket that no core holds), so that it need not ask again after a few requests.
-/// Up to the core's demand in a reporting period, this takes precedence over other cores' shares.
+/// While a request waits at a core, grants fill the core's allowance (what it may spend without asking) up to
+/// at least the pool (the part of a bucket that no core holds) divided by this number, so that it need not
+/// ask again after a few requests. Up to the core's demand in a reporting period plus the cost of one
+/// request, this takes precedence over other cores' shares.
 const PART_WHEN_ASKED: i64 = 8;
 
 /// The divisor for the most that the bucket of all tenants together may owe because requests cost more than
@@ -132,8 +133,8 @@ impl Pool {
         std::mem::take(&mut self.forgiven)
     }
 
-    /// True if the pool can be dropped without loss: it is full, and no core holds an allowance (what a core
-    /// may spend without asking) from it.
+    /// True if the pool can be dropped without loss: it is full, no core holds an allowance (what a core may
+    /// spend without asking) from it, and no core has reported for longer than a grant may be spent.
     pub fn is_idle(&self, now: Timestamp, rhythm: Rhythm) -> bool {
         let active = |holder: &Holder| holder.outstanding != 0 || now.since(holder.heard_at) <= rhythm.lease;
         !self.holders.iter().any(active) && self.remaining(now) >= signed(self.bucket.burst())
@@ -181,7 +182,7 @@ impl Pool {
     }
 
     /// Takes back allowances (what cores may spend without asking) of cores that have not reported for longer
-    /// than a grant may be spent, plus a reporting period.
+    /// than a grant may be spent, plus a reporting period, and forgets these cores.
     fn reclaim(&mut self, now: Timestamp, rhythm: Rhythm) {
         for holder in &mut self.holders {
             let lapsed = now.since(holder.heard_at) > rhythm.lease + rhythm.period;
@@ -217,8 +218,9 @@ impl Pool {
     }
 
     /// Books a core's report; `index` is the core's in `holders`. Spending beyond the core's allowance (what
-    /// it may spend without asking) is charged to the pool (the part of a bucket that no core holds). Returns
-    /// the part of that spending which the core itself reports as a debt: the pool takes that debt over.
+    /// it may spend without asking) is charged to the pool (the part of a bucket that no core holds), and the
+    /// amount that the core gives back is added to the pool. Returns the part of the spending beyond the
+    /// allowance which the core itself reports as a debt: the pool takes that debt over.
     fn book(&mut self, index: usize, demand: &Demand, now: Timestamp) -> i64 {
         let holder = &mut self.holders[index];
         holder.heard_at = now;
@@ -289,7 +291,7 @@ impl Pool {
     }
 
     /// Returns the amount to leave in the bucket for cores other than the one with this index in `holders`:
-    /// the part of their shares that they need.
+    /// the part of their shares that they lack.
     fn reserved_for_others(&self, index: usize, now: Timestamp, rhythm: Rhythm) -> i64 {
         let there = self.bucket.level().max(0).saturating_add(signed(self.outstanding()));
         let others =
@@ -338,8 +340,9 @@ impl Pool {
             && self.bucket.level().saturating_add(own) >= signed(self.bucket.burst())
     }
 
-    /// Returns the amount to leave in the bucket for the core whose request has waited longest: what that
-    /// request lacks; 0 if that is the core with this index in `holders`, or none waits.
+    /// Returns the amount to leave in the bucket for the core that lacks something for its next request and
+    /// got its last grant earliest: what it lacks. 0 if there is no such core, or if the core with this index
+    /// in `holders` got its last grant as early.
     fn left_to_the_first(&self, index: usize) -> i64 {
         let waiting = self.holders.iter().filter(|holder| holder.denied > 0);
         let first = waiting.min_by_key(|holder| holder.granted_at);

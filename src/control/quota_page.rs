@@ -22,8 +22,8 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// True if other machines can reach the admin port and no token is set, in which case it accepts no
-    /// quotas.
+    /// True if the admin port listens on an address that other machines may reach (not loopback) and no token
+    /// is set, in which case it accepts no quotas.
     pub fn is_open_to_strangers(&self) -> bool {
         self.token.is_none() && !self.address.ip().to_canonical().is_loopback()
     }
@@ -70,7 +70,8 @@ impl Guard {
 }
 
 /// Makes the page `/config/quotas`, which shows the quotas in force: at most `TENANTS_SHOWN_MAX` tenants, in
-/// the order of their names, after the name in the query string (`after=NAME`). Passwords are not shown.
+/// the order of their names, after the name in the query string (`after=NAME`). Any other query gets status
+/// 400. Passwords are not shown.
 pub fn quotas_page(versions: &Versions, query: &str) -> Response {
     let quotas = versions.current();
     let Some(after) = query.strip_prefix("after=").or(query.is_empty().then_some("")) else {

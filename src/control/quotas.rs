@@ -41,7 +41,8 @@ impl QuotaSource {
     }
 }
 
-/// Numbers of the quotas that this process was given, and the last refusal.
+/// Counts of how often quotas were put in force or refused in this process, the last refusal, and facts about
+/// the quotas in force.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaHistory {
     /// The number of times that quotas were put in force, by the event because of which they were read.
@@ -158,8 +159,9 @@ impl Versions {
         self.posted.as_ref()
     }
 
-    /// Returns the digest of the quota file as it was put in force last; None without a file. Posted quotas of a
-    /// process that has read the same file are newer than that file.
+    /// Returns the digest of the quota file as it was put in force last; None without a file. A process that
+    /// takes over posted quotas keeps them only if its file has the same digest as the file that they
+    /// replaced.
     pub fn file_digest(&self) -> Option<TextDigest> {
         self.file_digest
     }
@@ -177,7 +179,8 @@ impl Versions {
         &self.current
     }
 
-    /// True if tenant ids of this version of the quotas can still be told ([`Self::now_called`]).
+    /// True if tenant ids of this version of the quotas can still be translated into present ones
+    /// ([`Self::now_called`]).
     pub fn knows(&self, version: u64) -> bool {
         self.age(version).is_some_and(|age| age == 0 || self.former.since(age).is_some())
     }
@@ -207,8 +210,7 @@ impl Versions {
         self.file.as_deref()
     }
 
-    /// Returns the numbers of all quotas that this process was given (put in force and refused), and the last
-    /// refusal.
+    /// Returns how often quotas were put in force or refused in this process, with the last refusal.
     pub fn history(&self) -> &QuotaHistory {
         &self.history
     }

@@ -1,5 +1,5 @@
-//! Increases of counters over the last second or so: the difference between counters now and some moments
-//! ago. Past counters are kept only while a page is looked at.
+//! Increases of counters over the last second or so: the difference between the counters now and those of an
+//! earlier call, at most ten seconds ago.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -82,7 +82,8 @@ pub struct Recent(VecDeque<Past>);
 
 impl Recent {
     /// Returns by how much counters have grown since an earlier call, 0.9 to 10 s ago, that kept them; None
-    /// if there was no such call. Keeps the present counters for later calls.
+    /// if there was no such call. Keeps the present counters for later calls, unless others have been kept
+    /// for less than 0.45 s.
     pub fn look(&mut self, totals: &Totals, meter: &Meter, quotas: &Quotas, now: Timestamp) -> Option<Since> {
         while self.0.front().is_some_and(|past| now.since(past.at) > PERIOD_MAX) {
             self.0.pop_front();

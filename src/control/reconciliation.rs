@@ -1,4 +1,5 @@
-//! Quotas over all cores: the pools from which cores draw their allowances, and the grants to each core.
+//! Quotas over all cores: the pools (the parts of buckets that no core holds) from which cores draw
+//! allowances (amounts to spend without asking), and the grants to each core.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,8 +10,8 @@ use crate::values::allowance::Report;
 use crate::values::limits::{FLEET_CANDIDATES_MAX, POOLS_MAX};
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Part, Timestamp, signed};
 
-/// Number of pools (the parts of buckets that no core holds) that each report checks for being idle, in
-/// rotation; two more are checked for each demand in the report.
+/// Number of pools (the parts of buckets that no core holds) that are checked with each report, in rotation,
+/// and dropped if they are idle; two more are checked for each demand in the report.
 const SWEPT_PER_REPORT: usize = 4;
 
 /// The pools (the parts of buckets that no core holds) of all buckets in use, and this process's parts of
@@ -19,7 +20,8 @@ const SWEPT_PER_REPORT: usize = 4;
 pub struct Reconciliation {
     rhythm: Rhythm,
     pools: BucketTable<Pool>,
-    /// This process's part of each bucket that a fleet (weir processes that share quotas) shares.
+    /// This process's part of each bucket that a fleet (weir processes that share quotas) shares. Buckets of
+    /// users that are not listed have the part in `users`.
     parts: HashMap<BucketId, Part>,
     /// State for users' quotas that are shared with other hosts; None if they are not shared.
     users: Option<Users>,
@@ -112,8 +114,8 @@ impl Reconciliation {
     }
 
     /// Ends a measuring interval of users' demand. Returns the users whose demand in it was above the floor
-    /// and who have no part of their own, with their demand; empty if users' quotas are not shared with other
-    /// hosts.
+    /// and who have no part of their own, with their demand, at most `FLEET_CANDIDATES_MAX`; empty if users'
+    /// quotas are not shared with other hosts.
     pub fn take_heavy_users(&mut self) -> Vec<HeavyUser> {
         let Some(users) = &mut self.users else { return Vec::new() };
         let stretch = users.stretch;
@@ -238,7 +240,8 @@ mod tests {
 
     const CAPACITY: Capacity = Capacity::new(1, UNIT);
 
-    /// Returns a core's report that a user has spent one request unit, one period after the last report.
+    /// Returns the part of a core's report which says that the user with this bucket asked for one request
+    /// unit and spent it.
     fn spent_one(bucket: u64) -> Demand {
         let (wanted, spent) = (UNIT, UNIT as i64);
         Demand {

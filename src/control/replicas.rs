@@ -32,7 +32,7 @@ fn figures_at(totals: Option<&Totals>, node: NodeKey) -> impl Iterator<Item = &R
 impl ReplicaFacts {
     /// Returns a description, as JSON, of the replica `node` for the page `/cluster`: whether reads go to it
     /// and why not, how far it is behind, and how many reads it answered. `totals` has the counters of all
-    /// shards, if they are known.
+    /// shards; without them the number of reads is 0, and an ejection of the replica does not show.
     pub(super) fn told(&self, node: NodeKey, totals: Option<&Totals>, now: Timestamp) -> Value {
         let state = self.states.iter().find(|state| state.node == node);
         let figures = figures_at(totals, node);
@@ -71,7 +71,8 @@ impl ReplicaFacts {
     }
 }
 
-/// Writes the metrics of replicas, each summed over all cores.
+/// Writes the metrics of replicas: reads and ejections, summed over all cores, and the lag. Nothing if no
+/// state of a replica is known.
 pub(super) fn write_replicas(
     page: &mut Exposition,
     backends: &[String],

@@ -21,11 +21,13 @@ pub struct ShardReport {
     pub clients_open: usize,
     /// The number of the shard's clients that watch requests (`MONITOR`).
     pub monitors: usize,
-    /// The number of replies that backends owe the shard: its requests in flight.
+    /// The number of replies that backends owe the shard on its shared connections: its requests in flight
+    /// there.
     pub replies_owed: usize,
-    /// The number of the shard's open connections to backends.
+    /// The number of the shard's open connections to backends that all clients share.
     pub links_open: usize,
-    /// The numbers of connections to backends that clients have to themselves, by use.
+    /// The numbers of private links (connections to backends that are not shared by all clients) by use, idle
+    /// ones included.
     pub private_links: PrivateFigures,
     /// The numbers of places that the shard's clients take at stores with patterns of channels, and with key
     /// prefixes for tracking: one for each, or several for one that is slow to compare.
@@ -36,8 +38,8 @@ pub struct ShardReport {
     pub paused_clients: usize,
     /// Number of the shard's clients for which stores track keys (`CLIENT TRACKING`).
     pub tracking_clients: usize,
-    /// The numbers of channels and of patterns for which this shard has the one subscription at the store
-    /// that all clients of the process share.
+    /// The numbers of channels and of patterns whose one subscription for all clients of the process this
+    /// shard makes at the stores; also counted until stores have acknowledged its beginning or its end.
     pub shared_channels: [usize; 2],
     /// The distribution of the times from sending a request to a backend to its whole reply.
     pub service_times: Durations,
@@ -46,13 +48,13 @@ pub struct ShardReport {
     pub bulkheads: Vec<BulkheadFigures>,
     /// Numbers of requests that the shard refused because of overload, by reason and tier (importance).
     pub pressures: Pressures,
-    /// Numbers of the shard's hot keys, of the replies to their reads that it holds in memory, and of fetches
-    /// in flight for them.
+    /// Figures on the shard's hot keys: how many there are, replies to their reads that it holds in memory,
+    /// and fetches in flight for them, among others.
     pub hot: HotFigures,
     /// The distribution of the ages (time since the store was asked) of the replies that were sent from
     /// memory.
     pub hot_ages: Durations,
-    /// The hot keys that belong to the shard.
+    /// Reports on the keys of the shard that are hot (requested often) or whose requests cost much.
     pub hot_keys: Vec<HotKey>,
     /// Each node's figures for reads that replicas may answer, by backend number.
     pub readers: Vec<ReaderFigures>,
@@ -117,8 +119,8 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Returns the sum over all shards of the counters, of the numbers of clients, replies owed and
-    /// connections, and of response times. Everything else is left at its default.
+    /// Returns the sum over all shards of the counters, of the numbers of clients (all but monitors), replies
+    /// owed and connections, and of response times. Everything else is left at its default.
     pub fn sum(&self) -> ShardReport {
         self.shards.iter().fold(ShardReport::default(), |mut sum, report| {
             sum.counters.merge(&report.counters);
@@ -158,9 +160,10 @@ pub struct ProcessFacts {
     pub cluster: Option<Arc<Map>>,
     /// The state of the cluster's replicas, as far as the control executor knows it.
     pub replicas: ReplicaFacts,
-    /// The numbers of quotas that the process was given (put in force and refused), and the last refusal.
+    /// Counts of how often quotas were put in force or refused in this process, with the last refusal.
     pub quotas: QuotaHistory,
-    /// The number of admin requests that would have changed something but lacked the right token.
+    /// The number of POSTs of quotas that were refused with status 401 or 403: without the right token, from
+    /// a web page, or without a token on an admin port that others may reach.
     pub admin_denied: u64,
     /// The number of token buckets of quotas that are not full or are in use.
     pub quota_pools: usize,

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// Maximum number of lines of a store's `INFO` that are read; further ones are left out. Each field is searched for in
-/// its section at every store.
+/// Maximum number of lines of a store's `INFO` that are read; further ones are left out, since joining the
+/// `INFO` of several stores searches for each field at every store.
 const LINES_MAX: usize = 8_192;
 /// Maximum number of parts of a field (`calls=1,usec=2`) that are read; further ones are left out.
 const PARTS_MAX: usize = 64;
@@ -49,9 +49,9 @@ impl StoreInfo {
         (!sections.is_empty()).then_some(Self { sections })
     }
 
-    /// Joins the `INFO` of several stores into one. A field is in it if there is one value that is true for
-    /// all stores together: a sum, for instance, or the value that all of them have. None if there are no
-    /// stores.
+    /// Joins the `INFO` of several stores into one, with the sections of the first store. A field is in it if
+    /// there is one value that is true for all stores together: a sum, for instance, or the value that all of
+    /// them have. None if there are no stores.
     pub fn join(mut infos: Vec<Self>) -> Option<Self> {
         if infos.len() < 2 {
             return infos.pop();

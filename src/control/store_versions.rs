@@ -1,5 +1,5 @@
-//! The versions of all stores, and the lowest of them, which weir shows to clients, since every store has its
-//! commands.
+//! The versions of all stores, and the lowest of them, which weir shows to clients, since all stores have the
+//! commands of that version.
 
 use crate::values::StoreVersion;
 

@@ -30,13 +30,14 @@ const MINUTES_EASED: usize = 54;
 pub struct Suggestion {
     /// The rate of the suggested quota, in request units per second.
     pub ru_per_second: u64,
-    /// The number of minutes, of the last 60, in which the tenant was near its quota.
+    /// The number of minutes, of the last 60, in which the tenant consumed at least 80 % of its quota.
     pub minutes_near: usize,
 }
 
 /// Returns the suggestion of a larger quota for a tenant if `minute` is the current one (counted from the
 /// start of the process), from the tenant's usage in the 60 complete minutes before. `limit` is the tenant's
-/// present quota. None without a quota, if the quota suffices, or if the process is younger than an hour.
+/// present quota. None without a quota, if the quota suffices or is the largest possible, or if the process
+/// is younger than an hour.
 pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute: u64) -> Option<Suggestion> {
     let quota = limit?.ru_per_second;
     let (first, last) = (minute.checked_sub(HOUR)?, minute - 1);
@@ -52,11 +53,11 @@ pub fn suggestion(meter: &Meter, tenant: TenantId, limit: Option<Limit>, minute:
     (larger > quota).then_some(Suggestion { ru_per_second: larger, minutes_near })
 }
 
-/// Returns a quota, in request units per second, that is large enough: in nine minutes of ten, demand would
-/// have been at most 80 % of it. It has at most two digits before its zeros, as people choose quotas. It is at least a
-/// quarter above the current `quota`, so that the change is worthwhile, and at most twice as much, because refused
-/// clients retry and so inflate their demand. `minutes` is the usage in each of the last 60 minutes in which there
-/// was any.
+/// Returns a quota, in request units per second, that is large enough: in nine minutes of ten, demand
+/// (without requests refused because of overload) would have been at most 80 % of it. It has at most two
+/// digits before its zeros, as people choose quotas. It is at least a quarter above the current `quota`, so
+/// that the change is worthwhile, and at most twice as much, because refused clients retry and so inflate
+/// their demand. `minutes` is the usage in each of the last 60 minutes in which there was any.
 fn larger_quota(quota: u64, minutes: Vec<UsageSum>) -> u64 {
     let mut asked: Vec<u128> =
         minutes.into_iter().map(|usage| usage.asked().0 - usage.of(UsageKind::Shed).0).collect();

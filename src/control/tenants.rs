@@ -15,8 +15,8 @@ use crate::values::time::{Now, rfc3339};
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 use crate::values::{TenantId, UNIT};
 
-/// Maximum number of minutes on a page of usage, over all the tenants on it: a page is written in one go,
-/// while shards wait for the control executor.
+/// Maximum number of minutes on a page of usage, over all the tenants on it: the control executor (the thread
+/// that makes the page) answers no shard meanwhile.
 const MINUTES_SHOWN_MAX: usize = 10_000;
 
 /// The query of the page `/tenants`.
@@ -26,7 +26,7 @@ pub struct TenantsQuery {
     after: String,
     /// Name of the only tenant to show; None for all.
     tenant: Option<String>,
-    /// The number of recent minutes whose usage is shown one by one.
+    /// The number of recent minutes whose usage is shown one by one; 0 for none.
     minutes: u64,
 }
 
@@ -121,7 +121,7 @@ impl Tenants<'_> {
     }
 
     /// Makes the page `/tenants`, which shows tenants in the order of their names; `query` is the query
-    /// string.
+    /// string. A wrong query gets status 400, one for an unknown tenant 404.
     pub fn page(&self, query: &str) -> Response {
         let query = match TenantsQuery::parse(query) {
             Ok(query) => query,

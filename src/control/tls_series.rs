@@ -12,8 +12,8 @@ pub enum Handshake {
     Done,
     /// The TLS handshake was not completed within its time limit.
     TimedOut,
-    /// The handshake was given up in favour of a new one, since its client's address had the most handshakes
-    /// in progress; or too many clients waited to be taken over by shards.
+    /// The handshake was given up because too many were in progress, or too many clients waited to be taken
+    /// over by shards.
     Crowded,
     /// The peer sent bytes that are not TLS.
     NotTls,

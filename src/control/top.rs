@@ -30,9 +30,9 @@ pub struct Window {
     pub colour: Colour,
 }
 
-/// Maximum number of lines of the log that `weir top` shows.
+/// Maximum number of lines of the log that `weir top` shows, if the number of its lines is limited.
 const LOG_LINES: usize = 8;
-/// Maximum number of rows in `weir top` of each table but the first.
+/// Maximum number of rows in `weir top` of each table but the first, if the number of its lines is limited.
 const OTHERS_LINES: usize = 5;
 /// The greatest width of a column in a table of `weir top`, in characters; longer texts are cut.
 const CELL_LETTERS_MAX: usize = 48;
@@ -208,7 +208,7 @@ fn keys(state: &Value) -> Table {
 
 impl Table {
     /// Returns the table as lines of `weir top`: an empty line, the titles (with the number of rows left
-    /// out), and at most `count` rows. Columns that do not fit are left out.
+    /// out), and at most `count` rows. Columns that do not fit are left out, except the first two.
     fn lines(&self, count: usize, window: Window) -> Vec<String> {
         let rows = &self.rows[..count.min(self.rows.len())];
         let width = |column: usize| {

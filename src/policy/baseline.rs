@@ -9,20 +9,20 @@ use crate::values::limits::COMMAND_CLASSES;
 /// Number of replies of a class of commands from a backend after which the class's usual latency at that
 /// backend counts as known.
 const SAMPLES_MIN: u32 = 100;
-/// Weight of a new latency in a class's short-term average: about the last 16 replies count.
+/// Weight of a new latency in the short-term average of a class of commands: about the last 16 replies count.
 const SHORT: f64 = 1.0 / 16.0;
-/// Weight of a new latency in a class's long-term average: about the last 1,024 replies count.
+/// Weight of a new latency in the long-term average of a class of commands: about the last 1,024 replies count.
 const LONG: f64 = 1.0 / LONG_SAMPLES as f64;
 /// Number of the latest replies of a class of commands that its long-term average latency covers, about.
 const LONG_SAMPLES: u32 = 1_024;
-/// Multiple of a class's long-term average latency up to which a latency counts as usual. A longer latency is
-/// too rare to be chance.
+/// Multiple of the long-term average latency of a class of commands up to which a latency counts as usual. A
+/// longer latency is too rare to be chance.
 const USUAL: f64 = 3.0;
 /// Latency up to which no reply counts as slow, in microseconds: the scheduler and the network may add so
 /// much at any time.
 const SLOW_MIN_MICROS: f64 = 2_000.0;
-/// Ratio of the short-term to the long-term average latency of all classes above which the backend as a whole
-/// counts as slow.
+/// Ratio of the short-term to the long-term average latency of all classes of commands above which the backend
+/// as a whole counts as slow.
 const DEGRADED: f64 = 1.5;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,9 +58,9 @@ pub struct Baseline {
 }
 
 impl Baseline {
-    /// Records the latency of a reply of the backend, in microseconds (`took_micros`); `class` is the index
-    /// of the request's class of commands. Returns by how many microseconds the latency exceeds three times
-    /// the class's average, or 2 ms if that is more; 0 if it does not, while the class has fewer than 100
+    /// Records the latency of a reply of the backend, in microseconds (`took_micros`); `class` is the index of
+    /// the request's class of commands. Returns by how many microseconds the latency exceeds three times the
+    /// class's long-term average, or 2 ms if that is more; 0 if it does not, while the class has fewer than 100
     /// replies, or while the whole backend is slow.
     pub fn handle_reply(&mut self, class: usize, took_micros: u64) -> u64 {
         // A signed conversion is one instruction, an unsigned one is more.
@@ -69,8 +69,9 @@ impl Baseline {
         self.excess_of(class, micros)
     }
 
-    /// Returns the excess of a latency as [`Baseline::handle_reply`] does, without recording it. For replies that are
-    /// errors: a backend may refuse at once, and its usual replies would look slow then.
+    /// Returns the excess of a latency as [`Baseline::handle_reply`] does, without recording it. Used for
+    /// replies that are errors: a backend may refuse at once, and if that entered the averages, its usual
+    /// replies would look slow.
     pub fn excess(&self, class: usize, took_micros: u64) -> u64 {
         self.excess_of(class, took_micros as i64 as f64)
     }

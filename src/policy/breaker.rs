@@ -33,12 +33,12 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Consecutive failures seen by one core that eject a store.
+/// Consecutive failures seen by one core after which a store is ejected (taken out of use).
 const ROW: u32 = 5;
 /// Time within which several lost connections to a store count as one failure of the store.
 const LOSSES_APART: Duration = Duration::from_millis(100);
-/// Number of recent replies of a store that are needed before it can be ejected for the share of failures
-/// among them.
+/// Number of recent replies of a store that are needed before it can be ejected (taken out of use) for the
+/// share of failures among them.
 const SAMPLES: u64 = 100;
 /// Number of recent replies that are needed before a store that was ejected (taken out of use) lately can be
 /// ejected again for the share of failures among them.
@@ -53,14 +53,14 @@ pub const LOOKS_APART: Duration = Duration::from_millis(250);
 /// Consecutive comparisons with the other stores, 250 ms apart, at which a store must be slow before it is
 /// ejected (taken out of use) for that: two seconds.
 const SLOW_LOOKS: u32 = 8;
-/// Ratio of a store's 95th percentile of latencies to the other stores' above which it counts as slow.
+/// A store whose 95th percentile of latencies is above this many times the median of the other stores' is slow.
 const SLOWER: f64 = 3.0;
-/// Least difference between a store's 95th percentile of latencies and the other stores' for it to count as
-/// slow.
+/// Least difference between a store's 95th percentile of latencies and the median of the other stores' for it
+/// to count as slow.
 const SLOWER_BY: Duration = Duration::from_millis(2);
-/// Ratio of a store's request rate to the other stores' above which its slowness counts as load.
+/// Ratio of a store's request rate to the median of the other stores' above which its slowness counts as load.
 const CROWDED: f64 = 2.0;
-/// Ratio of a store's request rate to its own earlier one above which its slowness counts as load.
+/// Ratio of a store's request rate to its own some seconds earlier above which its slowness counts as load.
 const GROWN: f64 = 1.5;
 /// Replies of a store that are at least this old count for its earlier request rate, with which the present
 /// rate is compared.
@@ -116,7 +116,7 @@ impl Stage {
     }
 }
 
-/// Reason why a store was last ejected.
+/// Reason why a store was last ejected (taken out of use).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Cause {
@@ -142,8 +142,9 @@ pub struct Standing {
     pub stage: Stage,
     /// Reason why the store was last ejected (taken out of use); without meaning if it never was.
     pub cause: Cause,
-    /// Number of the store's ejections (takings out of use) that are not forgotten yet, at most 63. Each
-    /// doubles the pause after the next ejection.
+    /// Number of ejections (takings out of use) of the store that counted when it was last ejected, that one
+    /// included, at most 63. Each doubles the pause after the next ejection, unless it is forgotten until then,
+    /// one for each minute in full service.
     pub openings: u8,
     /// In stage `Out` the time until which all requests to the store are refused; in any other stage the time
     /// at which the stage began.
@@ -172,10 +173,10 @@ impl Standing {
         }
     }
 
-    /// Ejects the store (takes it out of use) for the reason `cause`: returns the breaker's state in which
-    /// all requests are refused until a pause is over. Each earlier ejection that is not forgotten doubles
-    /// the pause; `spread` (0 to 255, random) shortens it by up to a quarter, so that many proxies do not
-    /// come back in step.
+    /// Ejects the store (takes it out of use) for the reason `cause`: returns the breaker's state in which all
+    /// requests are refused until a pause is over. Each earlier ejection that is not forgotten doubles the
+    /// pause, up to 4 s (1 s after lost connections); `spread` (0 to 255, random) shortens it by up to a
+    /// quarter, so that many proxies do not come back in step.
     #[must_use]
     pub fn set_aside(self, cause: Cause, now: Timestamp, spread: u8) -> Self {
         let openings = self.remembered(now);
@@ -255,7 +256,7 @@ impl Standing {
     }
 
     /// Returns the time after which a client whose request to the store is refused should try again: the rest
-    /// of the pause after an ejection, at least 20 ms.
+    /// of the pause after an ejection (taking out of use), at least 20 ms.
     pub fn retry_after(self, now: Timestamp) -> Duration {
         match self.stage {
             Stage::Out => self.at.since(now).max(RETRY_LEAST),
@@ -270,7 +271,7 @@ impl Standing {
     }
 }
 
-/// Shortest retry delay named to a client whose request to an ejected store is refused.
+/// Shortest retry delay named to a client whose request to an ejected store (one taken out of use) is refused.
 const RETRY_LEAST: Duration = Duration::from_millis(20);
 
 /// Numbers of replies of a store to all cores, as counts that only grow; their differences over time show
@@ -316,8 +317,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// True if this core has seen no failure of the store since the last reply that was not a failure or
-    /// since the store was last ejected or came back.
+    /// True if this core has seen no failure of the store since the last reply that was not a failure or since
+    /// the store was last ejected (taken out of use) or came back.
     #[inline]
     pub const fn is_calm(&self) -> bool {
         self.row == 0
@@ -348,9 +349,9 @@ impl Watch {
     }
 
     /// Takes the counts of the store's replies to all cores so far (`tally`), every 250 ms; `standing` is the
-    /// state of the store's breaker. Returns evidence that justifies an ejection if surely more than one in
-    /// five replies failed, over the last 10 s or less, since that state last changed; else None. None also
-    /// while the store is ejected.
+    /// state of the store's breaker. Returns evidence that justifies an ejection if more than one in five
+    /// replies failed, beyond what chance explains, over the last 10 s or less, since that state last changed;
+    /// else None. None also while the store is ejected.
     pub fn look(&mut self, tally: Tally, standing: Standing, now: Timestamp) -> Option<Evidence> {
         self.looks.push_front(Look { at: now, tally });
         while self.looks.len() > LOOKS_KEPT
@@ -457,8 +458,8 @@ impl Comparison {
     }
 }
 
-/// One figure of several stores, sorted, from which the median of all stores but one is read for each of them: sorting
-/// the others anew for each store would take more than quadratic time.
+/// One figure of several stores, sorted, from which the median of all stores but one is read for each of them:
+/// sorting the others anew for each store would take more than quadratic time.
 #[derive(Clone, Debug, Default)]
 pub struct Sorted {
     /// Figures and indices of the stores, in ascending order.

@@ -74,9 +74,9 @@ impl Bucket {
         self.level.saturating_sub(wanted).max(0) as u64
     }
 
-    /// Changes the quota's rate and burst (`capacity`), or this bucket's part of them. The level stays, but
-    /// is reduced to the new burst if it is higher. `elsewhere` is the amount that cores hold from this
-    /// bucket, in millionths of a request unit.
+    /// Changes the quota's rate and burst (`capacity`), or this bucket's part of them. The level, refilled
+    /// until `now` at the old rate, stays, but is reduced to the new burst if it is higher. `elsewhere` is the
+    /// amount that cores hold from this bucket, in millionths of a request unit.
     pub fn resize(&mut self, capacity: Capacity, part: Part, now: Timestamp, elsewhere: u64) {
         self.refill(now, elsewhere);
         (self.capacity, self.part) = (capacity, part);

@@ -16,8 +16,8 @@ use crate::values::BucketId;
 
 /// Number of hash tables among which the buckets of quotas are divided.
 const PARTS: usize = 256;
-/// Maximum number of entries checked to find an idle one to drop when the table is full. If none of them is
-/// idle, the new bucket gets no entry.
+/// Maximum number of entries checked to find idle ones to drop when there is no room for a new bucket. If there
+/// is still no room then, the new bucket gets no entry.
 const LOOKED_AT_MAX: usize = 16;
 
 /// Hasher that returns the id unchanged: bucket ids are hashes already.
@@ -41,7 +41,7 @@ impl Hasher for AsItIs {
 type Part<V> = HashMap<BucketId, V, BuildHasherDefault<AsItIs>>;
 
 /// Table of entries by bucket (of a quota), at most `entries_max`. When it is full, or when a tenant has more
-/// users in it than there is room left, the oldest idle entries make room.
+/// users in it than there is room left, those of the 16 oldest entries that are idle make room.
 #[derive(Debug)]
 pub struct BucketTable<V> {
     parts: Box<[Part<V>; PARTS]>,

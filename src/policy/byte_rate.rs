@@ -17,7 +17,7 @@ pub struct ByteRate {
 }
 
 impl ByteRate {
-    /// Creates a budget that is full: `burst` bytes, which grows by `per_second` bytes per second.
+    /// Creates a full budget: it holds at most `burst` bytes, and grows by `per_second` bytes per second.
     pub const fn new(per_second: u64, burst: u64) -> Self {
         let burst = (burst * 1_000_000) as i64;
         Self { per_second, burst, left: burst, refilled_micros: 0 }

@@ -5,8 +5,8 @@
 use crate::values::MicroUnits;
 use crate::values::limits::COMMAND_CLASSES;
 
-/// Weight of a new sample in the fast average of a class's costs, as a number of bits: 3 stands for an
-/// eighth, so that the last dozen requests decide.
+/// Weight of a new sample in the fast average of the costs of a class of commands, as a number of bits: 3
+/// stands for an eighth, so that the last dozen requests decide.
 const WEIGHT_BITS: u32 = 3;
 /// Number of samples (costs of single requests) over which the slow mean and variance of a class are taken;
 /// fewer while there are fewer. So a tenant that wants an expensive class of commands to be taken for a cheap
@@ -34,7 +34,7 @@ pub struct Expected {
     /// time for which they kept their stores busy had been billed.
     unbilled: [MicroUnits; COMMAND_CLASSES],
     spreads: [Spread; COMMAND_CLASSES],
-    /// Bit set of classes of commands in which requests have had different costs.
+    /// Bit set of classes of commands in which requests have lately had different costs.
     varied: u8,
     /// Bit set of classes of commands of which at least 32 requests' costs have been sampled.
     known: u8,
@@ -42,8 +42,8 @@ pub struct Expected {
 
 const _: () = assert!(COMMAND_CLASSES <= u8::BITS as usize);
 
-/// Mean and variance of the costs of one class's requests over the last two thousand, in millionths of a
-/// request unit.
+/// Mean and variance of the costs of the last two thousand requests of one class of commands, in millionths of
+/// a request unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Spread {
     mean: f64,
@@ -71,12 +71,12 @@ impl UnderWay {
         self.0[class] = self.0[class].saturating_sub(1);
     }
 
-    /// Returns the number of unsettled requests (admitted, and not answered yet) of all classes.
+    /// Returns the number of unsettled requests (admitted, and not answered yet) of all classes of commands.
     pub fn total(&self) -> u32 {
         self.0.iter().sum()
     }
 
-    /// True if every admitted request of any class has been charged at its real cost.
+    /// True if every admitted request of any class of commands has been charged at its real cost.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0 == [0; COMMAND_CLASSES]

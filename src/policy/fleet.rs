@@ -7,10 +7,10 @@
 //!   no answer ─────> the last shares, for a minute; then an even part at most
 //! ```
 //!
-//! `d` and `D` are of the same stretch of this host's own time, so that no clocks are compared. A share
-//! shrinks at once and grows a period later, when every other host had time to shrink: the shares of hosts
-//! that hear each other add up to one quota, except for one period after a host came. Demand that was denied
-//! counts, because the host could use it.
+//! `R` is the quota's rate. `d` and `D` are of the same stretch of this host's own time, so that no clocks are
+//! compared. A share shrinks at once and grows a period later, when every other host had time to shrink: the
+//! shares of hosts that hear each other add up to one quota, except for one period after a host came. Demand
+//! that was denied counts, because the host could use it.
 //!
 //! A host claims at most four times `R` in a period, and believes a counter no more than that of each other
 //! live host: demand beyond it tells little more of what shares should be. Whatever else adds to a counter, a
@@ -26,23 +26,23 @@ use crate::values::{MicroUnits, Part, Timestamp};
 const EVEN_BILLIONTHS: u64 = 100_000_000;
 /// Part of a quota that a host may give out before it knows how many hosts there are: 10 %.
 const UNKNOWN: Part = Part::of_billionths(EVEN_BILLIONTHS);
-/// Consecutive answers of the fleet's store in which another host's counter (tick) has not changed, after
-/// which that host counts as gone.
+/// Consecutive answers of the fleet's store (a Redis server) in which another host's counter (tick) has not
+/// changed, after which that host counts as gone.
 const MISSED_MAX: u32 = 3;
-/// Consecutive answers of the fleet's store in which another host's counter (tick) has not changed, after
-/// which that host's entry is removed there.
+/// Consecutive answers of the fleet's store (a Redis server) in which another host's counter (tick) has not
+/// changed, after which that host's entry is removed there.
 const FORGOTTEN_AFTER: u32 = 60;
-/// Time for which shares of quotas stay in force without a reply of the fleet's store. After it, a host gives
-/// out at most an even part.
+/// Time for which shares of quotas stay in force without a reply of the fleet's store (a Redis server). After
+/// it, a host gives out at most an even part.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of answers of the fleet's store for which shares that were taken over from a process before stay in
-/// force: until then the counters hold demand of the clients that still move.
+/// Number of answers of the fleet's store (a Redis server) for which shares that were taken over from a process
+/// before stay in force: until then the counters hold demand of the clients that still move.
 const INHERITED_ANSWERS: u32 = 3;
 /// The most demand on a quota that a host reports for a period, as a multiple of the quota's income in the
 /// period; refused requests count up to that.
 const CLAIM_QUOTAS: u64 = 4;
-/// Factor between internal amounts, in millionths of a request unit, and those sent to the fleet's store, in
-/// thousandths.
+/// Factor between internal amounts, in millionths of a request unit, and those sent to the fleet's store (a
+/// Redis server), in thousandths.
 const MICRO_PER_MILLI: u64 = 1_000;
 
 /// Identity of one host's proxy in the fleet, drawn at random when it starts.
@@ -50,8 +50,8 @@ const MICRO_PER_MILLI: u64 = 1_000;
 pub struct HostId(pub u64);
 
 impl HostId {
-    /// Returns how long after the start of a period this host asks the fleet's store, so that not all hosts
-    /// ask at once.
+    /// Returns how long after the start of a period this host asks the fleet's store (a Redis server), so that
+    /// not all hosts ask at once.
     pub fn phase(self, period: Duration) -> Duration {
         // Fibonacci hashing, which spreads even consecutive ids.
         let spread = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -68,7 +68,7 @@ pub struct Question {
     /// of shared quotas) are to be removed.
     pub gone: Vec<HostId>,
     /// Quotas, by their indices in the host's list, and the amounts to add to their counters in the fleet's
-    /// store, in thousandths of a request unit.
+    /// store (a Redis server), in thousandths of a request unit.
     pub added: Vec<(usize, u64)>,
 }
 
@@ -77,33 +77,34 @@ pub struct Question {
 pub enum Outcome {
     /// The reply was used to compute the shares of quotas.
     Heard,
-    /// The reply was ignored: it came later than a period, none was awaited, or it has not as many counters
-    /// as were asked for.
+    /// The reply was ignored: it came more than a period after the question, none was awaited, or it has not as
+    /// many counters as were asked for.
     Late,
     /// The reply was ignored: the fleet has more hosts (above 4,096) than this one can keep track of.
     Crowded,
 }
 
-/// One quota that the hosts of the fleet share, with the demand for it and the part that this host may give
-/// out.
+/// One quota that the hosts of the fleet share, with this host's demand for it and the part that this host may
+/// give out.
 #[derive(Clone, Debug)]
 struct Scope {
     ru_per_second: u64,
-    /// Price of all requests for this quota since the fleet's store was last asked, refused ones included, in
-    /// millionths of a request unit.
+    /// Sum of the prices of this host's requests for the quota since the fleet's store (a Redis server) was
+    /// last asked, refused ones included, in millionths of a request unit.
     demand: MicroUnits,
-    /// Rate of the price of all requests for this quota in the period before the fleet's store was last
-    /// asked, in millionths of a request unit per second.
+    /// Sum of the prices of this host's requests for the quota in the period before the fleet's store (a Redis
+    /// server) was last asked, refused ones included, in millionths of a request unit per second.
     demand_shown: MicroUnits,
-    /// Value of the quota's counter at the fleet's store when it was last read; `None` if a reply of the
-    /// store was lost since.
+    /// Value of the quota's counter at the fleet's store (a Redis server) when it was last read; `None` if the
+    /// next value cannot be compared with it, because a reply of the store was lost or the quota was left out
+    /// since, or if it was never read.
     total: Option<u64>,
-    /// Share of the quota that follows from the store's last reply. Where it is larger than `part`, the part
-    /// grows to it only with the next reply.
+    /// Share of the quota that follows from the last reply of the fleet's store (a Redis server). Where it is
+    /// larger than `part`, the part grows to it only with the next reply.
     target: Part,
     part: Part,
     /// Part of the quota that the process before this one gave out. This process gives out at least as much,
-    /// until three answers of the fleet's store have come.
+    /// until three answers of the fleet's store (a Redis server) have come.
     inherited: Part,
     heard_at: Option<Timestamp>,
 }
@@ -143,20 +144,21 @@ pub struct Fleet {
     scopes: Vec<Scope>,
     /// Number of quotas that are never removed: that of all tenants together, and those of tenants.
     fixed: usize,
-    /// The exchange with the fleet's store that is in flight, with the amounts added to counters; `None` if
-    /// none is.
+    /// The exchange with the fleet's store (a Redis server) that is in flight, with the amounts added to
+    /// counters; `None` if none is.
     asked: Option<Asked>,
     asked_at: Option<Timestamp>,
     heard_at: Option<Timestamp>,
-    /// Number of answers of the fleet's store for which shares taken over from the process before stay in force.
+    /// Number of answers of the fleet's store (a Redis server) for which shares taken over from the process
+    /// before stay in force.
     inherits: u32,
     inherited_at: Option<Timestamp>,
 }
 
 impl Fleet {
     /// Creates the view of a host (with the id `own`) that knows no other host. `quotas` are the sizes of the
-    /// shared quotas, in request units per second. `period` is the time between two exchanges with the
-    /// fleet's store.
+    /// shared quotas, in request units per second. `period` is the time between two exchanges with the fleet's
+    /// store (a Redis server).
     pub fn new(own: HostId, period: Duration, quotas: impl Iterator<Item = u64>) -> Self {
         let scopes: Vec<Scope> = quotas.map(|quota| Scope::new(quota, UNKNOWN)).collect();
         Self {
@@ -175,7 +177,7 @@ impl Fleet {
     }
 
     /// Prepares for shares that the process before this one, whose clients this one takes over, gave out
-    /// ([`Fleet::inherit`]). They stay in force for three answers of the fleet's store.
+    /// ([`Fleet::inherit`]). They stay in force for three answers of the fleet's store (a Redis server).
     pub fn begin_inheritance(&mut self, now: Timestamp) {
         (self.inherits, self.inherited_at) = (INHERITED_ANSWERS, Some(now));
     }
@@ -193,14 +195,14 @@ impl Fleet {
 
     /// Adds the quota of a heavily used user at the end of the list of shared quotas; `ru_per_second` is its
     /// size in request units per second. Until the other hosts' demand on it is known, this host may give out
-    /// an even part of it, or 10 % before the store's first reply.
+    /// an even part of it, or 10 % before the first reply of the fleet's store (a Redis server).
     pub fn admit(&mut self, ru_per_second: u64) {
         let part = self.uncounted();
         self.scopes.push(Scope { heard_at: self.heard_at, ..Scope::new(ru_per_second, part) });
     }
 
-    /// Removes the user's quota with index `place` from the list of shared quotas; the quota at the end of
-    /// the list takes its index. An exchange with the fleet's store in flight is given up.
+    /// Removes the user's quota with index `place` from the list of shared quotas; the quota at the end of the
+    /// list takes its index. An exchange with the fleet's store (a Redis server) in flight is given up.
     pub fn dismiss(&mut self, place: usize) {
         self.handle_lost();
         debug_assert!(place >= self.fixed, "it is one that came");
@@ -212,15 +214,15 @@ impl Fleet {
         self.scopes[place].ru_per_second = ru_per_second;
     }
 
-    /// Returns the part that this host may give out of a quota whose demand is too small to be counted: an
-    /// even part among the hosts, or 10 % before the fleet's store first replied.
+    /// Returns the part that this host may give out of a quota whose demand is too small to be counted: an even
+    /// part among the hosts, or 10 % before the fleet's store (a Redis server) first replied.
     pub fn uncounted(&self) -> Part {
         if self.heard_at.is_some() { Part::even(self.hosts()) } else { UNKNOWN }
     }
 
-    /// Replaces the quotas that are never removed (of all tenants together, and of each tenant). `quotas`
-    /// gives for each new one its size in request units per second, and the index that it had before, if any.
-    /// An exchange with the fleet's store in flight is given up.
+    /// Replaces the quotas that are never removed (of all tenants together, and of each tenant). `quotas` gives
+    /// for each new one its size in request units per second, and the index that it had before, if any. An
+    /// exchange with the fleet's store (a Redis server) in flight is given up.
     pub fn replace(&mut self, quotas: impl Iterator<Item = (u64, Option<usize>)>) {
         self.handle_lost();
         let newcomer = if self.heard_at.is_some() { self.floor() } else { UNKNOWN };
@@ -247,22 +249,22 @@ impl Fleet {
         }
     }
 
-    /// True if the demand on a quota since the fleet's store was last asked exceeds the part that every host
-    /// may give out anyway (10 % divided by the number of hosts), so that other hosts have to know of it.
-    /// `scope` is the quota's index in the list of shared quotas.
+    /// True if the demand on a quota since the fleet's store (a Redis server) was last asked exceeds the part
+    /// that every host may give out anyway (10 % divided by the number of hosts), so that other hosts have to
+    /// know of it. `scope` is the quota's index in the list of shared quotas.
     pub fn is_heavy(&self, scope: usize, now: Timestamp) -> bool {
         let elapsed = self.elapsed(now);
         self.scopes.get(scope).is_some_and(|scope| scope.is_above(self.floor(), elapsed))
     }
 
     /// Returns the time since the fleet's store (Redis server with the counters of shared quotas) was last
-    /// asked, or one period before the first time.
+    /// asked, or one period if it never was.
     fn elapsed(&self, now: Timestamp) -> Duration {
         self.asked_at.map_or(self.period, |asked_at| now.since(asked_at))
     }
 
-    /// Begins a period and returns the question for the fleet's store: counters to read and amounts to add to
-    /// them. An earlier exchange in flight is given up.
+    /// Begins a period and returns the question for the fleet's store (a Redis server): counters to read and
+    /// amounts to add to them. An earlier exchange in flight is given up.
     pub fn begin(&mut self, now: Timestamp) -> Question {
         self.handle_lost();
         let elapsed = self.elapsed(now);
@@ -280,11 +282,11 @@ impl Fleet {
         Question { tick: self.tick, gone, added }
     }
 
-    /// Chooses the quotas whose counters are read at the fleet's store: those with much demand, then others
-    /// while the number of counters allows, and all of heavily used users. Returns their indices with the
-    /// amounts to add to the counters, in thousandths of a request unit. Sets this host's parts of the quotas
-    /// left out: an even part if they are in much demand, otherwise a small one that needs no counter.
-    /// `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
+    /// Chooses the quotas whose counters are read at the fleet's store (a Redis server): those with much
+    /// demand, then others while the number of counters allows, and all of heavily used users. Returns their
+    /// indices with the amounts to add to the counters, in thousandths of a request unit. Sets this host's
+    /// parts of the quotas left out: an even part if they are in much demand, otherwise a small one that needs
+    /// no counter. `elapsed` is the time since the store was last asked, `hosts` the number of hosts.
     fn choose(&mut self, elapsed: Duration, hosts: u64) -> Vec<(usize, u64)> {
         let floor = self.floor();
         let is_heavy = |scope: &Scope| scope.is_above(floor, elapsed);
@@ -318,9 +320,9 @@ impl Fleet {
         asked.map(|place| (place, self.scopes[place].take_demand(elapsed))).collect()
     }
 
-    /// Handles a reply of the fleet's store: all hosts with their ticks (counters that live hosts raise), and
-    /// the quotas' counters (`totals`) in the order in which they were asked for, None where one could not be
-    /// read. Returns whether the reply was used.
+    /// Handles a reply of the fleet's store (a Redis server): all hosts with their ticks (counters that live
+    /// hosts raise), and the quotas' counters (`totals`) in the order in which they were asked for, None where
+    /// one could not be read. Returns whether the reply was used.
     pub fn handle_answer(
         &mut self,
         now: Timestamp,
@@ -366,9 +368,9 @@ impl Fleet {
         Outcome::Heard
     }
 
-    /// Gives up the exchange with the fleet's store that is in flight, if any: whether its amounts reached
-    /// the counters is unknown, so they are never sent again. The next values of these counters are not
-    /// compared with earlier ones, so the quotas' parts do not grow by them.
+    /// Gives up the exchange with the fleet's store (a Redis server) that is in flight, if any: whether its
+    /// amounts reached the counters is unknown, so they are never sent again. The next values of these counters
+    /// are not compared with earlier ones, so the quotas' parts do not grow by them.
     pub fn handle_lost(&mut self) {
         let Some(asked) = self.asked.take() else { return };
         for (place, _) in asked.added {
@@ -394,9 +396,9 @@ impl Fleet {
         1 + self.others.values().filter(|seen| seen.missed < MISSED_MAX).count() as u64
     }
 
-    /// Returns the part of the quota with index `scope` that this host may give out now; all of it if there
-    /// is no such quota. Before the store's first reply, it is 10 % or, for 60 s, the part taken over from
-    /// the process before. It is at most an even part when no reply has come for 60 s.
+    /// Returns the part of the quota with index `scope` that this host may give out now; all of it if there is
+    /// no such quota. Before the first reply of the fleet's store (a Redis server), it is 10 % or, for 60 s,
+    /// the part taken over from the process before. It is at most an even part when no reply has come for 60 s.
     pub fn part(&self, scope: usize, now: Timestamp) -> Part {
         let Some(scope) = self.scopes.get(scope) else { return Part::WHOLE };
         if self.heard_at.is_none() && is_too_old(self.inherited_at, now) {
@@ -405,8 +407,8 @@ impl Fleet {
         if scope.is_out_of_patience(now) { scope.part.min(Part::even(self.hosts())) } else { scope.part }
     }
 
-    /// Returns the price of all requests for the quota with index `scope` in the last period, refused ones
-    /// included, in millionths of a request unit per second.
+    /// Returns the sum of the prices of this host's requests for the quota with index `scope` in the last
+    /// period, refused ones included, in millionths of a request unit per second.
     pub fn demand(&self, scope: usize) -> MicroUnits {
         self.scopes.get(scope).map_or(0, |scope| scope.demand_shown)
     }
@@ -418,7 +420,7 @@ impl Fleet {
     }
 
     /// True if no reply of the fleet's store (Redis server with the counters of shared quotas) was used for
-    /// longer than shares stay in force (60 s).
+    /// longer than shares stay in force (60 s); false before the first reply.
     pub fn is_out_of_patience(&self, now: Timestamp) -> bool {
         is_too_old(self.heard_at, now)
     }
@@ -475,8 +477,8 @@ impl Scope {
         milli.min(u128::from(u64::MAX)) as u64
     }
 
-    /// Records that this quota is not part of the period's exchange with the fleet's store, and sets the part
-    /// of it that this host may give out.
+    /// Records that this quota is not part of the period's exchange with the fleet's store (a Redis server),
+    /// and sets the part of it that this host may give out.
     fn leave_out(&mut self, part: Part) {
         self.demand = 0;
         self.total = None;
@@ -500,8 +502,8 @@ impl Scope {
         }
     }
 
-    /// Forgets the value of the quota's counter at the fleet's store, so that the next value read is not
-    /// compared with it.
+    /// Forgets the value of the quota's counter at the fleet's store (a Redis server), so that the next value
+    /// read is not compared with it.
     fn start_over(&mut self) {
         self.total = None;
         self.target = self.target.min(self.part);

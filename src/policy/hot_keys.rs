@@ -81,9 +81,10 @@ const COST_SHIFT: u32 = 10;
 /// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotSettings {
-    /// Least load of a hot key, in requests (or request units) per second.
+    /// Least load of a hot key, in requests per second; as many request units per second make a key expensive.
     pub least_per_second: u64,
-    /// Least load of a hot key, as a share of the core's load, in thousandths.
+    /// Least load of a hot key, as a share of the core's requests, in thousandths; the same share of the core's
+    /// costs makes a key expensive.
     pub least_share_per_mille: u64,
     /// Maximum number of hot keys of a core, at most 256. Beyond it a key becomes hot only in place of one
     /// with at most half its load.
@@ -153,12 +154,14 @@ pub struct Report<'a> {
     pub elsewhere_per_second: f64,
     /// Writes of the key per second over the last second.
     pub writes_per_second: f64,
-    /// Price of the requests for the key, in request units per second, as far as it was recorded.
+    /// Price of the requests for the key, in request units per second, as far as callers recorded it
+    /// ([`HotKeys::note_key_cost`]).
     pub ru_per_second: f64,
     /// Maximum number of requests for the key per second that may be missing from its reads and writes: those
     /// from before the key was counted.
     pub error_per_second: f64,
-    /// Share of this core's requests that are about the key; 1 is all.
+    /// Share of the requests that this core handled in about the last second that are about the key, 0 to 1.
+    /// Reads that other cores answered from copies do not count.
     pub share: f64,
     /// Time since which the key is hot; None if it is not.
     pub since: Option<Timestamp>,

@@ -104,7 +104,7 @@ pub struct Company {
     /// True if requests waited for room in the window (limit on requests in flight) all the time since the
     /// last check, or some were refused because they had waited too long.
     pub waits: bool,
-    /// Number of requests in flight at the backend.
+    /// Number of this core's requests in flight at the backend.
     pub in_flight: usize,
 }
 
@@ -165,7 +165,8 @@ pub struct LatencyRatio {
     /// Latency ratio of the backend, with the class that lowered it most, at the last check (each slice of
     /// 250 ms); None before the first check and where there were too few replies.
     seen: Option<Seen>,
-    /// Number of replies of the backend to this core in the ten seconds before the last check.
+    /// Number of replies of the backend to this core in the ten seconds before the last check, in the classes
+    /// of commands that had enough of them to be judged.
     replies: u32,
     /// Level of load shedding that this core has chosen for the backend, with the counts of checks (250 ms
     /// apart) that raise and lower it.
@@ -238,7 +239,7 @@ impl LatencyRatio {
     }
 
     /// Returns the level of load shedding that this core has chosen for the backend, which says which tiers
-    /// of requests are refused or cost more.
+    /// (degrees of importance) of requests are refused or cost more.
     pub fn level(&self) -> Level {
         self.steps.level
     }

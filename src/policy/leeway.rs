@@ -5,8 +5,8 @@
 
 use crate::values::Timestamp;
 
-/// The most time of stores that a tenant need not pay for, in microseconds (half a second): longer than a
-/// store's usual pauses.
+/// The most time of stores, in microseconds (half a second), that a tenant need not pay for on one core before
+/// its leeway has grown again: longer than a store's usual pauses.
 const MOST_MICROS: u32 = 500_000;
 /// Share of the time that passes by which all cores' leeways of a tenant grow together, in percent.
 const GROWTH_PERCENT: u64 = 1;

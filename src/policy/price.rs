@@ -78,7 +78,7 @@ pub struct Measured {
     pub rows: u64,
     /// Latency of the reply, in microseconds.
     pub took_micros: u64,
-    /// Latency beyond what requests of the same class usually take, in microseconds.
+    /// Latency beyond what requests of the same class of commands usually take, in microseconds.
     pub slowness_micros: u64,
     /// Time for which the request kept the store busy, in microseconds, where neither the request nor the
     /// reply shows how much work it was; 0 for all other requests.
@@ -93,11 +93,12 @@ pub struct Measured {
 pub struct Breakdown {
     /// Part of the price that is due for the request as such, whatever its size.
     pub base: MicroUnits,
-    /// The part of the price that is due for the request's bytes.
+    /// The part of the price that is due for the request's bytes; in a transaction also what raises its single
+    /// requests to their least prices.
     pub bytes_in: MicroUnits,
     /// The part of the price that is due for the reply's bytes.
     pub bytes_out: MicroUnits,
-    /// Price of the reply's elements (rows), or of the entries looked at to find them.
+    /// Price of the reply's elements (rows), or of the entries looked at to find them if those are more.
     pub rows: MicroUnits,
     /// Price of the keys that the request writes, where it names several.
     pub keys: MicroUnits,
@@ -143,9 +144,9 @@ impl Weights {
             .max(quote.floor)
     }
 
-    /// Returns the part of a request's estimated price that is added to what is certain on arrival: the
-    /// recent cost of such requests (`expected`), or the price of the request's keys and entries where that
-    /// is more.
+    /// Returns the part of a request's estimated price that is added to what is certain on arrival: what such
+    /// requests have lately cost beyond that (`expected`), or the price of the request's keys and entries (at
+    /// most 1,000 entries) where that is more.
     #[inline]
     pub fn rest_of_estimate(&self, quote: &Quote, expected: MicroUnits) -> MicroUnits {
         if quote.keys == 0 && quote.looks_at == 0 {

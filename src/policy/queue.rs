@@ -1,6 +1,6 @@
 //! Queue of one core before one backend: requests that wait for room in a window, and who gets the room: the
-//! most important tier first, tenants of a tier by turns. What is too old is refused while it is still worth
-//! being told.
+//! most important tier first, tenants of a tier by turns. A request that has waited too long is refused early
+//! enough for the refusal to be of use to its client.
 //!
 //! ```text
 //!   tier ──> tenants, by turns (deficit round robin, in request units) ──> connections, by turns
@@ -33,22 +33,23 @@ const EASED: usize = 2;
 /// Divisor of the queue's limit: once the queue was full, a quarter of the limit must become free until it
 /// admits requests again.
 const RELIEVED: usize = 4;
-/// One of this many requests that are taken from the queue is of the least important tier with waiting
-/// requests, so that no tier starves.
+/// One of this many requests that are taken from the queue is of the least important tier (by importance) with
+/// waiting requests, so that no tier starves.
 const FROM_BELOW: u32 = 100;
 /// Cost of the requests of a tenant that leave the queue before the next tenant's turn, in millionths of a
 /// request unit: 8 request units.
 const TURN: MicroUnits = 8 * UNIT;
 /// Maximum number of a tenant's turns of fair queueing that one request takes up, however high its price is.
 const TURNS_MAX: u64 = 16;
-/// Number of intervals (100 ms by default) for which requests must have waited without a break before a tier
-/// (importance) counts as overloaded: longer than a few costly requests keep a backend busy.
+/// Number of intervals (100 ms by default) for which requests of several connections must have waited without a
+/// break before a tier (importance) counts as overloaded: longer than a few costly requests keep a backend
+/// busy.
 const STANDING: f64 = 1.5;
 /// While the queue of a tier (importance) is longer than this part of its length half an interval (50 ms by
 /// default) earlier, the queue has hardly become shorter, and the tier may count as overloaded.
 const SHORTER: f64 = 0.9;
-/// Number of intervals (100 ms by default) after which a tier (importance) in which requests waited without a
-/// break counts as overloaded even if its queue becomes shorter.
+/// Number of intervals (100 ms by default) after which a tier (importance) in which requests of several
+/// connections waited without a break counts as overloaded even if its queue becomes shorter.
 const INTERVALS_MOST: f64 = 4.0;
 /// Mean number of waiting requests per connection from which on a tier (importance) may count as deep: long
 /// only because clients pipeline and so wait for their own requests. A deep tier does not count as
@@ -57,17 +58,18 @@ const DEEP: usize = 8;
 /// A tier (importance) counts as deep (long only because clients pipeline) only while none of its requests
 /// has waited for this many intervals (100 ms by default).
 const DEEP_WAIT: f64 = 4.0;
-/// A tier counts as deep (long only because clients pipeline) only while no connection has waited for this
-/// part of an interval (100 ms by default) for its oldest request to be sent.
+/// A tier (importance) counts as deep (long only because clients pipeline) only while no connection has waited
+/// for this part of an interval (100 ms by default) for its oldest request to be sent.
 const DEEP_WAIT_NEXT: f64 = 0.25;
-/// Divisor of the time that a deadline leaves a request. A tier counts as deep (long only because clients pipeline) only
-/// while most of its requests are of connections whose oldest one has waited for less than that part.
+/// Divisor of the time that a deadline leaves a request. A tier (importance) counts as deep (long only because
+/// clients pipeline) only while most of its requests are of connections whose oldest one has waited for less
+/// than half of that time.
 const DEEP_PARTS: u32 = 2;
 /// A request is refused once it has been the oldest waiting request of its connection for this many intervals
-/// (100 ms by default), if other connections wait in its tier (importance).
+/// (100 ms each by default, by the queue's clock), if other connections wait in its tier (importance).
 const AGE_CALM: f64 = 1.5;
-/// Longest time for which a request may be its connection's oldest waiting one before it is refused; or three
-/// intervals (300 ms by default) if that is longer.
+/// Longest time, by the real clock, for which a request may be its connection's oldest waiting one before it is
+/// refused; or three intervals (300 ms by default) if that is longer.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// Shortest time between two searches of all connections for requests that have waited too long.
 const LOOKS_APART: Duration = Duration::from_millis(5);
@@ -97,7 +99,8 @@ pub struct Waiting<T> {
     pub connection: u64,
     /// The tenant that sent the request; it takes turns with the other tenants of its tier (importance).
     pub tenant: TenantId,
-    /// Tier (importance) of the request. Later requests of a connection wait in the tier of its first.
+    /// Tier (importance) of the request. While earlier requests of its connection wait, it waits in their tier
+    /// instead.
     pub tier: Tier,
     /// Cost of the request, in millionths of a request unit. Tenants take turns of 8 request units, from
     /// which the costs of their requests are subtracted.
@@ -156,7 +159,7 @@ impl Held {
     }
 }
 
-/// Reason why a request is refused or removed from the queue.
+/// Reason why a request is refused, on arrival or after it has waited in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// The reply could not come before the request's deadline.
@@ -170,7 +173,8 @@ pub enum Refused {
 /// The times by which the queue decides that a request has waited for too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Longest age of a request in an overloaded tier (5 ms by default); older requests are refused.
+    /// Longest age of a request in an overloaded tier (importance), 5 ms by default; older requests are
+    /// refused.
     pub target: Duration,
     /// Interval of which multiples decide whether a tier (importance) is overloaded and a request too old (100
     /// ms by default).
@@ -198,7 +202,7 @@ impl Patience {
 pub struct Circumstances {
     /// Time by which this turn (pass of the core's loop) began later than planned.
     pub late: Duration,
-    /// Number of requests in flight at the backend.
+    /// Number of this core's requests in flight at the backend.
     pub in_flight: usize,
     /// Median latency of the backend's recent replies.
     pub median: Duration,
@@ -219,7 +223,7 @@ struct Node<T> {
     /// Time of arrival of the request by the queue's own clock, which pauses for delays that the backend did
     /// not cause.
     clock: Duration,
-    /// Indices of the neighbours in the tier's list, in the order of arrival.
+    /// Indices of the neighbours in the list of the tier's (importance) requests, in the order of arrival.
     in_tier: Links,
     /// Indices of the neighbours in the list of the tenant's requests in the tier (importance), in the order
     /// of arrival.
@@ -282,7 +286,8 @@ struct Chain {
 struct Share {
     /// The tenant's requests in the tier (importance), in the order of arrival.
     list: List,
-    /// Connections of the tenant with waiting requests in the tier, the one whose turn it is first.
+    /// Connections of the tenant with waiting requests in the tier (importance), the one whose turn it is
+    /// first.
     ring: List,
     /// Cost of the requests that may still leave the queue in the tenant's present turn, in millionths of a
     /// request unit.
@@ -300,10 +305,11 @@ struct TierQueue {
     tenants: IdMap<TenantId, Share>,
     /// Tenants with waiting requests in this tier (importance), in the order of their turns.
     turns: VecDeque<TenantId>,
-    /// Time at which the tier (importance) was empty last, by the queue's clock.
+    /// Time, by the queue's clock, at which requests of no more than one connection last waited in the tier
+    /// (importance).
     empty_at: Duration,
-    /// Time, by the queue's clock, at which the number of the tier's waiting requests was last recorded, and
-    /// that number.
+    /// Time, by the queue's clock, at which the number of the waiting requests of the tier (importance) was
+    /// last recorded, and that number.
     seen: (Duration, usize),
     /// Time since which the tier (importance) is overloaded, by the queue's clock, or the last time that this
     /// was confirmed; `None` if it is not.
@@ -332,10 +338,11 @@ pub struct Queue<T> {
     /// Sum of the times in which this core did not run when it should have; it is subtracted from all times
     /// in the queue.
     away: Duration,
-    /// Time at which the backend last sent something, moved forward by the times since then in which this
-    /// core did not run.
+    /// Time at which the backend last sent something, or was sent a request while none was in flight, moved
+    /// forward by the times since then in which this core did not run.
     progress: Timestamp,
-    /// Time for which the clock may still pause because the window (limit on requests in flight) grows.
+    /// Time for which the clock may still pause because the window (limit on requests in flight) grows, or has
+    /// shrunk below what is in flight.
     pause_left: Duration,
     /// Number of times that a request was asked for so far ([`Queue::take`]), which wraps.
     taken: u32,
@@ -434,8 +441,8 @@ impl<T: Copy> Queue<T> {
         self.patience.interval
     }
 
-    /// Returns the time since the backend last sent something, without the time in which this core did not
-    /// run.
+    /// Returns the time since the backend last sent something, or was sent a request while none was in flight,
+    /// without the time in which this core did not run.
     pub fn silence(&self, now: Timestamp) -> Duration {
         now.since(self.progress)
     }
@@ -500,8 +507,8 @@ impl<T: Copy> Queue<T> {
     }
 
     /// Adds a request to the queue. Returns true if no further requests of its connection should be started,
-    /// because many of them wait now (said once, until few wait). The error, if as many requests or bytes
-    /// wait as may, is `Refused::Overloaded`.
+    /// because many of them wait now (said once, until few wait). The error is `Refused::Overloaded`, if the
+    /// queue has reached its limit.
     pub fn push(&mut self, waiting: Waiting<T>, now: Timestamp) -> Result<bool, Refused> {
         if self.held.is_above(self.limit) {
             return Err(Refused::Overloaded);
@@ -609,10 +616,10 @@ impl<T: Copy> Queue<T> {
         None
     }
 
-    /// Returns the index of the request whose turn it is in a tier (importance, by its index), and charges
-    /// its tenant's turn for it, so that the caller has to take it; None if there is none. While several
-    /// tenants wait there, only requests of those for which `may` returns true are considered. In overload,
-    /// it is a request of the connection that sent the tenant's newest one.
+    /// Returns the index of the request whose turn it is in a tier (importance, by its index), and charges its
+    /// tenant's turn for it, so that the caller has to take it; None if there is none. While several tenants
+    /// wait there, only requests of those for which `may` returns true are considered. In overload, it is the
+    /// oldest request of the connection that sent the tenant's newest one.
     fn next_of(&mut self, tier: usize, may: &impl Fn(TenantId) -> bool) -> Option<u32> {
         let queue = &mut self.tiers[tier];
         let has_rivals = queue.turns.len() > 1;
@@ -855,10 +862,10 @@ impl TierQueue {
         }
     }
 
-    /// Confirms or ends the tier's overload once in each `interval` (100 ms by default): it ends if at least
-    /// two passes of the core's loop in that time left no request waiting in the tier. Returns true for a
-    /// tier that is not overloaded, but may be from now on, since requests have waited in it for long without
-    /// a break. `clock` is the present time by the queue's clock.
+    /// Confirms or ends the overload of the tier (importance) once in each `interval` (100 ms by default): it
+    /// ends if at least two passes of the core's loop in that time left no request waiting in the tier. Returns
+    /// true for a tier that is not overloaded, but may be from now on, since requests have waited in it for
+    /// long without a break. `clock` is the present time by the queue's clock.
     fn is_suspect(&mut self, clock: Duration, interval: Duration) -> bool {
         let waiting = self.list.length;
         // Requests of a single connection do not mean an overload: its client decides how many of them wait.

@@ -39,16 +39,17 @@ const SLOW_MICROS: u64 = 2_000;
 const SLOW_WINDOWS: u32 = 3;
 /// Number of failures in a row after which a replica is ejected (taken out of use).
 const FAILURES: u32 = 5;
-/// Time for which a replica is ejected (taken out of use), multiplied by the number of recent ejections.
+/// Time for which a replica is ejected (taken out of use), multiplied by the number of recent ejections, this
+/// one included.
 const OUT_FOR: Duration = Duration::from_secs(5);
-/// Longest time for which a replica is ejected from answering reads, however many ejections came before.
+/// Longest time for which a replica is ejected (gets no reads), however many ejections came before.
 const OUT_MOST: Duration = Duration::from_secs(300);
 /// Time since the end of a replica's last ejection (taking out of use) after which one earlier ejection no
 /// longer lengthens the next one.
 const HEALTHY: Duration = Duration::from_secs(60);
 /// Share of its usual reads that a replica gets when it comes back after an ejection (taking out of use).
 const WEIGHT_FIRST: f64 = 0.1;
-/// Time after which a replica that came back from an ejection gets its usual reads again.
+/// Time after which a replica that came back from an ejection (taking out of use) gets its usual reads again.
 const RETURNING: Duration = Duration::from_secs(10);
 
 /// Role of a cluster's node for the keys of a read.
@@ -94,7 +95,8 @@ pub enum Event {
     /// The node at this index in the table of nodes is ejected (taken out of use): the reason, and for how
     /// long.
     Out(usize, Why, Duration),
-    /// The node at this index in the table of nodes gets reads again after an ejection, few at first.
+    /// The node at this index in the table of nodes gets reads again after an ejection (taking out of use), few
+    /// at first.
     Back(usize),
 }
 
@@ -103,7 +105,7 @@ pub enum Event {
 pub struct ReplicaChoice {
     peers: Vec<Option<Box<Peer>>>,
     window_began: Timestamp,
-    /// Ejections and their ends that the caller has not taken for its log yet.
+    /// Ejections (takings out of use) of nodes and their ends that the caller has not taken for its log yet.
     events: Vec<Event>,
 }
 

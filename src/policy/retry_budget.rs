@@ -7,8 +7,8 @@ use crate::values::Timestamp;
 
 /// Number of retries (requests sent again) that each hundred sent requests add to the budget.
 const PERCENT: f64 = 10.0;
-/// Number of retries (requests sent again) that each second adds to the budget, over all cores, for clients
-/// that send seldom.
+/// Number of retries (requests sent again) that each second adds to the budget, over all cores and clients, so
+/// that some are possible even when few requests are sent, of which 10 % are next to none.
 const LEAST_PER_SECOND: f64 = 10.0;
 /// Maximum number of retries (requests sent again) that the budget can hold, over all cores; what is added
 /// beyond that is lost.

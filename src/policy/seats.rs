@@ -8,7 +8,7 @@ use crate::values::TenantId;
 use crate::values::limits::TENANTS_MAX;
 
 /// Number of client connections that each tenant holds, by tenant id. When quotas change, each core moves its
-/// own clients to the new ids, so for a moment the counts mix both.
+/// own clients to the new ids, so for a moment a count may have clients of two tenants.
 #[derive(Clone, Debug)]
 pub struct Seats {
     taken: Arc<[AtomicU32]>,
@@ -17,8 +17,8 @@ pub struct Seats {
 }
 
 impl Seats {
-    /// Creates the counts, without any connection. `usual_max` is the maximum number of connections of
-    /// tenants for which the quotas set none.
+    /// Creates the counts, without any connection. `usual_max` is the maximum number of connections of a tenant
+    /// for which the quotas set no limit.
     pub fn new(usual_max: u32) -> Self {
         Self { taken: std::iter::repeat_with(AtomicU32::default).take(TENANTS_MAX).collect(), usual_max }
     }

@@ -1,25 +1,25 @@
 //! Slice: one core's part of one bucket, with an allowance that the core may spend without asking anybody.
 //!
 //! ```text
-//!   first touch ──> one request on credit        a full bucket is no state, so nobody has to be asked for it
-//!   enough left ──> spend
-//!   not enough ───> ask; the request waits       unless it was told just now that so much is not there: then refuse
-//!   every period ─> tell what was spent and wanted, give back what is not needed, get more
+//!   bucket is full ─> one request on credit        as far as the core knows; nobody has to be asked
+//!   enough left ────> spend
+//!   not enough ─────> ask; the request waits       if the last answer was that so much is not there: refuse
+//!   every period ───> report what was spent and wanted, give back what is not needed, get more
 //! ```
 //!
-//! The allowances of all cores and the level of the pool that they are drawn from are one bucket: what is in
-//! one of them is in no other. Only requests on credit, one per core, are not covered; they are booked with
-//! the next report.
+//! The allowances of all cores and the level of the pool that they are drawn from add up to one bucket. Only
+//! requests on credit, one per core, are not covered; they are booked with the next report.
 
 use std::time::Duration;
 
 use crate::values::{BucketId, Capacity, Demand, Grant, MicroUnits, Price, Timestamp, signed};
 
-/// At the end of a period, the core keeps in its allowance (the amount that it may spend without asking) the
-/// demand of this many periods; the rest goes back to the pool, the part of the bucket that no core holds.
+/// A report leaves the core the demand of this many periods, and `LUMPS_KEPT` requests more, as its allowance
+/// (the amount that it may spend without asking); the rest goes back to the pool, the part of the bucket that
+/// no core holds.
 const PERIODS_KEPT: u64 = 2;
-/// At the end of a period, the core keeps in its allowance (the amount that it may spend without asking) this
-/// many times the largest recent cost of one request, besides the demand of two periods.
+/// A report leaves the core this many times the largest recent cost of one request as its allowance (the amount
+/// that it may spend without asking), besides the demand of two periods.
 const LUMPS_KEPT: u64 = 4;
 /// A bucket is short if its rate fills it in less than this time. Where nearly a core's whole share of a
 /// short bucket is left, the core admits a request without regard to admitted requests whose real cost may
@@ -35,13 +35,15 @@ const COMES_IN_LEAST: i64 = 1_000;
 /// cost ([`Slice::take`]) once all slices that the request needs let it pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request may pass: the core's allowance covers it or, as far as this core knows, the bucket (quota
-    /// that is used up and refilled) is full, so that the request passes on credit.
+    /// The request may pass: the core's allowance covers it, or the bucket is full as far as this core knows,
+    /// so that it passes on credit, or the core's saved share covers it while the control executor does not
+    /// answer.
     Fits,
     /// The core cannot decide: the control executor (which divides buckets among cores) must be asked for a
     /// grant (amount of quota to spend), and the request waits.
     Ask,
-    /// The bucket does not have enough, and will not have before this time has passed.
+    /// The bucket does not have enough, as far as this core knows; while the control executor does not answer,
+    /// this core's share of it has not enough. A retry makes no sense before this time has passed.
     Refused(Duration),
 }
 
@@ -65,9 +67,11 @@ pub struct Rules {
 /// the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
-    /// Amount that may still be spent, in millionths of a request unit; below zero it is owed.
+    /// Amount that this core may still spend, in millionths of a request unit; below zero if it has spent more
+    /// than it had.
     allowance: i64,
-    /// Amount spent since the last report to the control executor, in millionths of a request unit.
+    /// Amount spent since the last report to the control executor, in millionths of a request unit; below zero
+    /// if corrections of estimated prices gave back more.
     spent: i64,
     /// Sum of the costs of requests for the bucket in this period (10 ms by default), refused ones included,
     /// in thousandths of a request unit, rounded up.
@@ -127,7 +131,8 @@ impl Slice {
         }
     }
 
-    /// Returns the amount that may still be spent, in millionths of a request unit; below zero it is owed.
+    /// Returns the amount that this core may still spend, in millionths of a request unit; below zero if it has
+    /// spent more than it had.
     pub const fn allowance(&self) -> i64 {
         self.allowance
     }
@@ -181,9 +186,9 @@ impl Slice {
         self.book(cost.signed());
     }
 
-    /// Takes the costs of several requests together: `spent` is the sum of their real costs so far, in
-    /// millionths of a request unit; `sum` and `largest` are the sum and the largest of the prices taken on
-    /// their arrival, which count as demand.
+    /// Takes the costs of several requests together: `spent` is the sum of the amounts that were taken and
+    /// given back for them so far, in millionths of a request unit; `sum` and `largest` are the sum and the
+    /// largest of the prices taken on their arrival, which count as demand.
     pub fn take_run(&mut self, spent: i64, sum: Wanted, largest: Wanted) {
         self.wanted_milli = self.wanted_milli.saturating_add(sum.milli);
         self.lump_milli = self.lump_milli.max(largest.milli);
@@ -282,9 +287,9 @@ impl Slice {
     }
 
     /// Applies a grant of the control executor, which divides the bucket among cores. The allowance (what a
-    /// core may spend without asking) becomes the amount that this core holds by the control executor's
-    /// count, less what was spent since the report: the control executor does not know of amounts spent while
-    /// it did not answer, or of expired grants.
+    /// core may spend without asking) becomes the amount that this core holds by the control executor's count,
+    /// less what was spent since the report. While later reports are unanswered, it rises by the granted amount
+    /// at most.
     pub fn handle_grant(&mut self, grant: &Grant) {
         self.unanswered = self.unanswered.saturating_sub(1);
         let holds = signed(grant.holds).saturating_sub(self.spent);
@@ -397,8 +402,8 @@ impl Slice {
 
     /// Decides on a request while the control executor (which divides buckets among cores) does not answer:
     /// this core adds its last known share of the bucket's income to its allowance, up to that share of the
-    /// burst. A cost above that passes once the whole of it is saved. Refuses with the time to wait, and
-    /// never asks.
+    /// burst. A request that costs more than this limit passes once the limit is reached. Refuses with the time
+    /// to wait, and never asks.
     fn check_alone(&mut self, cost: Price, capacity: Capacity, now: Timestamp, rules: Rules) -> Verdict {
         let share = u128::from(if self.heard { u32::from(self.share) } else { rules.even_share });
         let part = |whole: u64| signed((u128::from(whole) * share / WHOLE_SHARE) as u64);

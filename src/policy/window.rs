@@ -39,8 +39,8 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Window (limit on requests in flight) that all cores together begin with at a backend, in requests: each
-/// core gets an equal part.
+/// Window (limit on requests in flight) that all cores together begin with at a backend, in requests: each core
+/// gets an equal part, but at least [`FIRST_LEAST`].
 const FIRST_OF_ALL: u16 = 64;
 /// Smallest window (limit on requests in flight) that one core begins with at a backend, in requests.
 const FIRST_LEAST: u16 = 4;
@@ -57,11 +57,12 @@ const ROUND_LEAST: f64 = 0.010;
 /// Shortest round (stretch of replies whose median latency decides about the window) as a multiple of the
 /// last round's median latency: with slow replies a round lasts longer than 10 ms.
 const ROUND_MEDIANS: f64 = 1.5;
-/// Number of sampled replies without which no round (stretch of replies that decides about the window) ends.
+/// Least number of sampled replies with which a round (stretch of replies that decides about the window) may
+/// end.
 const SAMPLES_LEAST: usize = 3;
-/// Number of sampled replies that a round (stretch of replies that decides about the window) has to have
-/// before a median latency above twice the allowed one makes a full window shrink. The round waits for them
-/// for at most four times that median.
+/// Number of sampled replies that a round (stretch of replies that decides about the window) has to have before
+/// a median latency above twice the allowed one makes a full window (limit on requests in flight) shrink. The
+/// round waits for them for at most four times that median.
 const SAMPLES_GRAVE: usize = 9;
 /// Maximum number of sampled replies kept of a round (stretch of replies that decides about the window). Once
 /// so many are kept, every second one is dropped, and from then on half as many replies are sampled.
@@ -82,27 +83,30 @@ const BLOCK_FIRST: usize = 4;
 /// Latency, in seconds, that a reply is taken to have had if the clock did not move between the request's
 /// sending and the reply: no latency is zero.
 const LATENCY_LEAST: f64 = 1e-9;
-/// Part of the window that a mild cut leaves: the window shrinks by 20 %. Also the part of the allowed
-/// latency that a deep cut, made at more than twice the allowed latency, aims at.
+/// Part of the window (limit on requests in flight) that a mild cut leaves: the window shrinks by 20 %. Also
+/// the part of the allowed latency that a deep cut, made at more than twice the allowed latency, aims at.
 const CUT: f64 = 0.8;
-/// Smallest part of the window that one deep cut (made at more than twice the allowed latency) leaves.
+/// Smallest part of the window (limit on requests in flight) that one deep cut (made at more than twice the
+/// allowed latency) leaves, if at least 3 replies show the latency of the full window; otherwise the window is
+/// halved.
 const CUT_DEEPEST: f64 = 0.2;
 /// The result of a deep cut (at more than twice the allowed latency) is judged only if both this core's
 /// window and the sum of all full windows are below this part of what they were before the cut: with hardly
 /// less in flight, latency shows nothing.
 const LESS: f64 = 0.9;
-/// In each round of replies, a core's full window (requests wait for room in it) moves by this part of the
-/// way to the mean of all cores' full windows.
+/// In each round of replies, a core's full window (limit on requests in flight, for room in which requests
+/// wait) moves by this part of the way to the mean of all cores' full windows.
 const EVEN: f64 = 0.2;
-/// Shortest time between two probes (rounds with a quarter of the window, to measure the base), in seconds.
-/// Probes begin at multiples of their interval, so that all cores probe at the same time.
+/// Shortest time between two regular probes (rounds with a quarter of the window, to measure the base latency),
+/// in seconds. Probes begin at multiples of their interval, so that all cores probe at the same time.
 const PROBE_LEAST: f64 = 1.0;
-/// Longest time between two probes (measurements of the latency when few requests wait at the backend), in
-/// seconds.
+/// Longest time between two regular probes (measurements of the latency when few requests wait at the backend),
+/// in seconds.
 const PROBE_MOST: f64 = 8.0;
 /// Shortest duration of a probe (measurement of the base latency), in seconds.
 const PROBE_LASTS: f64 = 0.020;
-/// Part of the window that is in use during a probe (measurement of the base latency).
+/// Part of the window (limit on requests in flight) that is in use during a probe (measurement of the base
+/// latency).
 const PROBE_PART: f64 = 0.25;
 /// Time, in seconds, for which the result of a probe (measurement of the base latency) permits the window to
 /// shrink by 20 % (mild cut); after that a mild cut waits for another probe.
@@ -113,13 +117,14 @@ const LOOK_STEP: f64 = 0.25;
 /// Where replies are slow, probes (measurements of the base latency) before a mild cut (of 20 %) begin at
 /// multiples of a longer time: the next power of two, in seconds, above this many median latencies.
 const LOOK_STEP_MEDIANS: f64 = 5.0;
-/// A mild cut (of 20 %) that would leave less than this part of the window at the last probe (measurement of
-/// the base latency) waits for another probe: so few requests could not crowd the backend as it was then, so
-/// the backend has changed.
+/// A mild cut (of 20 %) that would leave less than this part of the window (limit on requests in flight) at the
+/// last probe (measurement of the base latency) waits for another probe: so few requests could not crowd the
+/// backend as it was then, so the backend has changed.
 const LOOK_PART: f64 = 0.5;
-/// Latency of replies with a full window, as a multiple of that with a quarter of the window, up to which the
-/// backend does not count as crowded. It is also the multiple of the base up to which latency is allowed in
-/// any case.
+/// Latency of replies with a full window (limit on requests in flight), as a multiple of that with a quarter of
+/// the window, up to which the backend does not count as crowded. Without deadlines, latency is also allowed up
+/// to this multiple of the base (latency when few requests wait at the backend), if that is more than the usual
+/// slack.
 const QUARTERS: f64 = 2.0;
 /// Time, in seconds, for which the latency at a quarter of the window (limit on requests in flight) that a
 /// probe has measured is used.
@@ -127,15 +132,16 @@ const QUARTER_LASTS: f64 = 10.0;
 /// Exponent by which a deep cut (at more than twice the allowed latency) is judged. If the cut left the part
 /// p of the requests in flight, and latency fell to p to the power of this or lower, the backend was crowded.
 const CROWDED: f64 = 0.75;
-/// Time after a probe (measurement of the base latency) for which the window does not grow, as a multiple of
-/// the full window's latency.
+/// Time after a probe (measurement of the base latency) for which the window (limit on requests in flight) does
+/// not grow, as a multiple of the longest latency at which a full window does not count as crowded: twice that
+/// with a quarter.
 const SETTLES: f64 = 2.0;
 /// Median latency, as a multiple of the base (latency when few requests wait at the backend), above which load
 /// may be what makes replies slow.
 const RAISED: f64 = 1.5;
-/// Exponent by which a probe (measurement of the base latency) is judged. If the probe divided the window by
-/// n, and latency was divided by n to the power of this or more, the backend is crowded even with the smaller
-/// window.
+/// Exponent by which a probe (measurement of the base latency) is judged. If the probe divided the window
+/// (limit on requests in flight) by n, and latency was divided by n to the power of this or more, the backend
+/// is crowded even with the smaller window.
 const ALL_CROWD: f64 = 0.9;
 /// Number of replies that a probe (measurement of the base latency) needs for a result. A probe that has
 /// fewer lasts up to a second longer, and then ends without result.
@@ -154,8 +160,9 @@ const LATEST: usize = 8;
 /// requests are in flight now than when it was sent; with even more in flight, it is multiplied by just this.
 /// So the few replies of a calm time do not make a burst look slower than that.
 const FAR: f64 = 4.0;
-/// Part of the latency beyond the base that is expected on top of it while requests wait for room in the window or
-/// miss their deadlines: replies vary, and a request that is sent just in time makes the next ones late.
+/// Part of the latency beyond the base (latency when few requests wait at the backend) that is expected on top
+/// of it while requests wait for room in the window or miss their deadlines: replies vary, and a request that
+/// is sent just in time makes the next ones late.
 const CAUTION: f64 = 0.5;
 /// Interval, in seconds, at which a window (limit on requests in flight) is lowered to twice the most
 /// requests that were in flight during the last two such intervals, though not below the window's first size.
@@ -188,11 +195,12 @@ impl Bounds {
     }
 }
 
-/// Number of kinds of requests (class of command, read or write) that have a base (latency when few requests
-/// wait at the backend) of their own.
+/// Number of kinds of requests (class of command, read or write; and one for all whose replies are errors) that
+/// have a base (latency when few requests wait at the backend) of their own.
 pub const KINDS: usize = 16;
-/// Kind of all requests whose replies are errors. A backend may refuse requests at once, so the base of these replies
-/// counts as the backend's only while no other kind has one; beyond it, they take as long as others that wait.
+/// Kind of all requests whose replies are errors. A backend may refuse requests at once, so the base of these
+/// replies counts as the backend's only while no other kind has one. Their latency above that base counts like
+/// that of other replies.
 pub const ERRORS: usize = KINDS - 1;
 /// Part of its weight that the mix of kinds of requests in earlier rounds of replies keeps when the mix of
 /// another round is added.
@@ -202,19 +210,19 @@ const MIX_KEPT: f64 = 0.9;
 /// adjusted.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Time at which the sampled request was sent.
+    /// Time at which the sampled request was sent to the backend.
     pub sent_at: Timestamp,
     /// Time between sending and reply during which this core did not run, which is not the backend's latency.
     pub late: Duration,
-    /// Number of requests in flight when the reply came, itself included.
+    /// Number of this core's requests in flight at the backend when the reply came, itself included.
     pub in_flight: usize,
-    /// Number of requests in flight when the request was sent, itself included.
+    /// Number of this core's requests in flight at the backend when the request was sent, itself included.
     pub depth: u32,
     /// Kind of the request (class of command, read or write) as a number from 0 to 15, or [`ERRORS`] if the reply is
     /// an error. Requests of one kind take about as long as each other.
     pub kind: usize,
-    /// True if the latency says nothing about other requests: the request's class costs much, or such a
-    /// request was ahead of it on the connection.
+    /// True if the latency says nothing about other requests: the request costs much, for instance, or was
+    /// behind such a request on its connection.
     pub is_costly: bool,
     /// Time between the request's sending and its deadline; `None` for a request without deadline.
     pub left: Option<Duration>,
@@ -239,8 +247,8 @@ pub struct Record {
     /// True if requests waited for room in the window (limit on requests in flight) in the round of replies
     /// that the record is about.
     pub is_limited: bool,
-    /// The median latency at a quarter of the window, in seconds, as the last probe (measurement of the base
-    /// latency) saw it; 0 where that is unknown or older than 10 s.
+    /// The median latency at a quarter of the window, in seconds, as probes (measurements of the base latency)
+    /// and deep cuts have shown it; 0 where that is unknown or older than 10 s.
     pub quarter: f64,
     /// Time at which, by this core's request, all cores are to measure the base latency with few requests in
     /// flight (probe). Meaningless once it has passed.
@@ -259,14 +267,15 @@ struct Common {
     /// Mean window (limit on requests in flight) of the cores whose windows are full, in requests; 0 where
     /// none is.
     window: f64,
-    /// Number of cores whose windows are full, so that requests wait.
+    /// Number of cores whose windows (limits on requests in flight) are full, so that requests wait.
     limited: usize,
     /// Sum of the windows (limits on requests in flight) of the cores whose windows are full, in requests.
     crowd: f64,
     /// The median latency at a quarter of the window, in seconds, averaged over the cores that know it; 0
     /// where no core does.
     quarter: f64,
-    /// The earliest time, in seconds, at which any core wants all cores to measure the base latency (probe).
+    /// The earliest time, in seconds, at which any core wants all cores to measure the base latency (probe);
+    /// infinite if none does.
     probe_at: f64,
 }
 
@@ -278,7 +287,7 @@ struct Before {
     /// Median latency of replies to requests that were sent when at least 70 % of the window were in flight,
     /// in the round before the cut, in seconds.
     median: f64,
-    /// Sum of the windows of all cores whose windows are full, in requests.
+    /// Sum of the windows (limits on requests in flight) of all cores whose windows are full, in requests.
     crowd: f64,
 }
 
@@ -453,11 +462,11 @@ pub struct Window {
     /// True after a cut or at the start of a probe (measurement of the base latency) until no more requests
     /// than the window permits are in flight; replies do not count until then.
     is_draining: bool,
-    /// Experiment with the window's size that is in progress, by which the base latency or the effect of a cut
-    /// is measured.
+    /// Experiment with the size of the window (limit on requests in flight) that is in progress, by which the
+    /// base latency or the effect of a cut is measured.
     trial: Trial,
     /// Number of rounds of replies in a row with a median latency above the allowed one, 0 or 1: the second
-    /// such round makes the window shrink or asks for a probe.
+    /// such round makes the window shrink or asks for a probe (measurement of the base latency).
     above: u32,
     /// Number of rounds of replies in a row with a median latency above the allowed one and hardly any
     /// request in flight. At 2, the latency becomes the base if at most 8 cores have full windows.
@@ -478,7 +487,7 @@ pub struct Window {
     base: f64,
     /// Time of the next probe (measurement of the base latency with few requests in flight), in seconds.
     probe_at: f64,
-    /// Time between two probes of the base latency, in seconds.
+    /// Time between two regular probes of the base latency, in seconds.
     probe_every: f64,
     /// End of the last probe (measurement of the base latency), in seconds; 0 before the first.
     probed_at: f64,
@@ -492,7 +501,8 @@ pub struct Window {
     settles_until: f64,
     /// Latencies measured in the present probe (with a quarter of the window), in seconds.
     quarter_seen: Vec<f64>,
-    /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown.
+    /// Latency at a quarter of the window as this core measured it, in seconds; 0 if unknown, or if the backend
+    /// was crowded even then.
     own_quarter: f64,
     /// Time at which the latency at a quarter of the window (`own_quarter`) was measured, in seconds.
     own_quarter_at: f64,
@@ -535,8 +545,8 @@ impl Window {
         Self::beginning(0.0, [first, f64::from(bounds.least.max(1)), f64::from(bounds.most)])
     }
 
-    /// Forgets all that was learnt, because another server has taken the backend's place. The window begins
-    /// anew with its first size, which is published to the other cores (`others`).
+    /// Forgets all that was learnt, because another server has taken the backend's place. The window (limit on
+    /// requests in flight) begins anew with its first size, which is published to the other cores (`others`).
     pub fn forget(&mut self, now: Timestamp, others: &mut impl Board) {
         *self = Self::beginning(seconds(now), [self.first, self.least, self.most]);
         others.tell(Record { at: now, window: self.size, ..Record::default() });
@@ -598,8 +608,8 @@ impl Window {
         self.size as usize
     }
 
-    /// Returns the latency of replies when few requests are in flight at the backend (the base); zero while
-    /// unknown.
+    /// Returns the latency of replies when few requests are in flight at the backend (the base), over all
+    /// cores; zero while unknown.
     pub fn base(&self) -> Duration {
         duration(self.base)
     }
@@ -621,8 +631,8 @@ impl Window {
         duration(self.median)
     }
 
-    /// True while the window still grows by a quarter or more per round of replies, so that the backend's
-    /// capacity is not known yet.
+    /// True while the window (limit on requests in flight) still grows by a quarter or more per round of
+    /// replies, so that the backend's capacity is not known yet.
     pub fn is_growing(&self) -> bool {
         self.is_growing
     }

@@ -31,7 +31,7 @@ use std::time::Duration;
 use crate::values::Timestamp;
 
 /// Number of rounds (stretches of replies whose median latency is taken) in a row in which replies to cheap
-/// requests must be late before the cap becomes smaller.
+/// requests must be late before the cap on expensive requests becomes smaller.
 const LATE_ROUNDS: u32 = 2;
 /// Largest part of the expensive requests in flight that a smaller cap permits: each cut is by a fifth at
 /// least.
@@ -41,35 +41,38 @@ const CUT_DEEPEST: f64 = 0.5;
 /// Part by which the cap on expensive requests grows in one step (after a round in which replies to cheap
 /// requests came in time); by one request if that is more.
 const GROWTH: f64 = 0.05;
-/// Shortest time for which the cap stays at most 80 % of the number of expensive requests that this core had
-/// in flight when the cap was last cut.
+/// Shortest time for which the cap on expensive requests stays at most 80 % of the number of expensive requests
+/// that this core had in flight when the cap was last cut.
 const HOLD: Duration = Duration::from_secs(10);
-/// Longest time for which the cap stays at most 80 % of the number of expensive requests that this core had
-/// in flight when the cap was last cut. The time doubles up to this when the cap grows in vain.
+/// Longest time for which the cap on expensive requests stays at most 80 % of the number of expensive requests
+/// that this core had in flight when the cap was last cut. The time doubles up to this when the cap grows in
+/// vain.
 const HOLD_MOST: Duration = Duration::from_secs(60);
 /// Time without replies to cheap requests after which the cap on expensive ones is lifted.
 const ALONE: Duration = Duration::from_secs(10);
-/// Time for which the cap keeps its smallest value when replies to cheap requests become known for the first
-/// time, or again after 10 s without any.
+/// Time for which the cap on expensive requests keeps its smallest value when replies to cheap requests become
+/// known for the first time, or again after 10 s without any.
 const START_HOLDS: Duration = Duration::from_millis(500);
-/// Factor by which the cap grows about every 100 ms, once it has had its smallest value for half a second
-/// because replies to cheap requests had just become known.
+/// Factor by which the cap on expensive requests grows about every 100 ms, once it has had its smallest value
+/// for half a second because replies to cheap requests had just become known.
 const START_GROWTH: f64 = 2.0;
-/// Time after which a cap that began with its smallest value, because replies to cheap requests had just become
-/// known, is lifted in any case. The clock by which a queue measures waiting stands still for as long.
+/// Time after which a cap on expensive requests that began with its smallest value, because replies to cheap
+/// requests had just become known, is lifted unless it was cut meanwhile. For at most as long, the clock by
+/// which a queue measures waiting stands still.
 const START_MOST: Duration = Duration::from_secs(1);
-/// The cap is judged while all cores together have at most this part in flight of the expensive requests that
-/// they had before its first cut: cheap requests should then be answered sooner.
+/// The effect of the cap on expensive requests is judged while all cores together have at most this part in
+/// flight of the expensive requests that they had before its first cut: cheap requests should then be answered
+/// sooner.
 const JUDGED_AT: f64 = 0.25;
-/// Like [`JUDGED_AT`], the part of the former expensive requests in flight at which the cap is judged, but
-/// once this core has had no more than the smallest cap in flight for 2 s: it cannot lower the number
-/// further.
+/// Like [`JUDGED_AT`], the part of the former expensive requests in flight at which the effect of the cap on
+/// them is judged, but once this core has had no more than the smallest cap in flight for 2 s: it cannot lower
+/// the number further.
 const JUDGED_AT_LEAST: f64 = 0.5;
 /// Largest median latency of cheap requests that expensive ones explain, as a multiple of the time for which the
 /// expensive requests in flight keep a server busy. A larger one has another reason.
 const EXPLAINED: u32 = 2;
-/// Part of the latency of cheap requests before the cap: if their latency is still above it while a quarter or
-/// less of the expensive requests are in flight, the cap has not helped.
+/// Part of the largest latency that cheap requests had while more than a quarter of the expensive requests were
+/// in flight: if the latency is still above it with a quarter or less, the cap has not helped.
 const IN_VAIN: f64 = 0.7;
 /// Time for which there is no cap on expensive requests after one that did not make replies to cheap requests
 /// come sooner.
@@ -78,13 +81,13 @@ const RESTS: Duration = Duration::from_secs(60);
 /// the smallest cap, before expensive requests are no longer taken for the reason.
 const LEAST_LASTS: Duration = Duration::from_secs(2);
 
-/// The latency of cheap requests to a backend in the last round of replies, by which the cap on expensive
-/// ones is decided.
+/// Recent latency of cheap requests to a backend: the mean over all cores of the median in each core's last
+/// round (stretch of replies whose median is taken). The cap on expensive requests follows it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cheap {
-    /// Time at which the round of replies to cheap requests ended.
+    /// Time at which the latest of the cores' rounds of replies to cheap requests ended.
     pub at: Timestamp,
-    /// The median latency of the cheap requests in the round.
+    /// The median latency of the cheap requests in a round, as the mean over the cores.
     pub median: Duration,
     /// The largest median latency of cheap requests at which the backend does not count as crowded.
     pub allowed: Duration,
@@ -93,8 +96,8 @@ pub struct Cheap {
     pub work: Duration,
 }
 
-/// The expensive requests to a backend at one moment: those of one core, to whose cap they matter, and of all
-/// cores.
+/// The expensive requests to a backend at one moment, of one core and of all cores, by which that core's cap on
+/// them is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expensive {
     /// Number of this core's expensive requests in flight at the backend.
@@ -108,34 +111,35 @@ pub struct Expensive {
     pub waits: bool,
 }
 
-/// State before the cap was first cut, by which the effect of the cap is judged. Kept while replies to cheap
-/// requests are late without a break.
+/// State before the cap on expensive requests was first cut, by which the effect of the cap is judged. Kept
+/// while replies to cheap requests are late without a break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Before {
-    /// Number of all cores' expensive requests in flight before the cap first became smaller.
+    /// Number of all cores' expensive requests in flight before the cap on them first became smaller.
     all_in_flight: f64,
-    /// The largest median latency of cheap requests since the cap first became smaller, while more than a
-    /// quarter of `all_in_flight` were in flight. The latency with fewer is compared with it.
+    /// The largest median latency of cheap requests since the cap on expensive requests first became smaller,
+    /// while more than a quarter of `all_in_flight` were in flight. The latency with fewer is compared with it.
     median: Duration,
 }
 
 /// Cap on the expensive requests of one core in flight at a backend, which follows the latency of cheap ones.
 #[derive(Clone, Debug)]
 pub struct Yielding {
-    /// Smallest value that the cap may have, in requests.
+    /// Smallest value that the cap on expensive requests may have, in requests.
     least: f64,
-    /// Largest number of expensive requests in flight; infinite while there is no cap.
+    /// Largest number of expensive requests that may be in flight; infinite while there is no cap.
     cap: f64,
     /// Number of this core's expensive requests in flight when the cap was last cut; infinite before the
     /// first cut.
     too_many: f64,
-    /// Time until which the cap stays at most 80 % of `too_many`.
+    /// Time until which the cap on expensive requests stays at most 80 % of `too_many`.
     holds_until: Timestamp,
-    /// Time for which the cap stays at most 80 % of `too_many` after a cut: 10 s, doubled (up to 60 s) by a
-    /// cut that came once the cap had grown beyond that, and 10 s anew once more than twice `too_many` were
-    /// in flight.
+    /// Time for which the cap on expensive requests stays at most 80 % of `too_many` after a cut: 10 s, doubled
+    /// (up to 60 s) by a cut that came once the cap had grown beyond that, and 10 s anew once more than twice
+    /// `too_many` were in flight.
     hold: Duration,
-    /// Number of rounds of replies in a row in which those to cheap requests were late.
+    /// Number of rounds of replies in a row in which replies to cheap requests were late; zero again once the
+    /// cap on expensive requests was decided on.
     late_rounds: u32,
     /// End of the round of replies to cheap requests whose latency was judged last, so that no round is
     /// judged twice.
@@ -145,16 +149,17 @@ pub struct Yielding {
     obeyed_at: Timestamp,
     /// Time at which replies to cheap requests were last known; None if there were none for 10 s.
     company_at: Option<Timestamp>,
-    /// Time at which replies to cheap requests became known, so that the cap began with its smallest value; None
-    /// once that cap was cut or lifted.
+    /// Time at which replies to cheap requests became known, so that the cap on expensive requests began with
+    /// its smallest value; None once that cap was cut or lifted.
     starts_at: Option<Timestamp>,
-    /// State before the first cut of the cap since replies to cheap requests were last in time; None if there
-    /// was no cut since.
+    /// State before the first cut of the cap on expensive requests since replies to cheap requests were last in
+    /// time; None if there was no cut since.
     before: Option<Before>,
-    /// Time from which on all cores together have had so few expensive requests in flight that it can be judged
-    /// whether that helps; None while there are more.
+    /// Time from which on all cores together have had at most a quarter of the expensive requests in flight
+    /// that they had before the first cut, so that it can be judged whether that helps; None while there are
+    /// more, or without a cut.
     few_since: Option<Timestamp>,
-    /// Time until which there is no cap, because the last one has not helped.
+    /// Time until which there is no cap on expensive requests, because the last one has not helped.
     rests_until: Timestamp,
     /// Time from which on replies to cheap requests have been late although no more expensive ones were in flight than
     /// the smallest cap permits; None while that is not so.
@@ -167,12 +172,14 @@ pub struct Yielding {
 }
 
 impl Yielding {
-    /// Creates the state of a core that has seen nothing, and has no cap. `least` is the smallest cap, in requests.
+    /// Creates the state of a core that has seen nothing, and has no cap on expensive requests. `least` is the
+    /// smallest cap, in requests.
     pub fn new(least: u16) -> Self {
         Self::beginning(f64::from(least.max(1)))
     }
 
-    /// Forgets all that was seen, because another server has taken the backend's place. There is no cap then.
+    /// Forgets all that was seen, because another server has taken the backend's place. There is no cap on
+    /// expensive requests then.
     pub fn forget(&mut self) {
         *self = Self::beginning(self.least);
     }
@@ -215,8 +222,9 @@ impl Yielding {
         now < self.rests_until
     }
 
-    /// True if expensive requests may be the reason why replies to cheap ones come late, and fewer of the former may
-    /// soon be in flight. False if the backend has to be taken as it is.
+    /// True if expensive requests may be the reason why replies to cheap ones come late, and fewer of the
+    /// former may soon be in flight. False once a cap has not helped, or while cheap requests themselves take
+    /// more of the backend's time.
     pub fn may_help(&self, now: Timestamp) -> bool {
         !self.rests(now) && !self.is_theirs && !self.has_least_lasted(now)
     }
@@ -375,20 +383,21 @@ mod tests {
         every: f64,
     }
 
-    /// Creates the state of a core that has known replies to cheap requests for a while, and has no cap.
-    /// `least` is the smallest cap, in requests.
+    /// Creates the state of a core that has known replies to cheap requests for a while, and has no cap on
+    /// expensive requests. `least` is the smallest cap, in requests.
     fn acquainted(least: u16) -> Yielding {
         Yielding { company_at: Some(Timestamp::ZERO), ..Yielding::new(least) }
     }
 
-    /// The second half of a minute of load.
+    /// Results of the second half of a simulated minute of load.
     #[derive(Clone, Copy, Debug, Default)]
     struct Seen {
         /// Number of expensive requests answered.
         served: usize,
         /// The median latency of cheap requests, in seconds.
         median: f64,
-        /// The part of the calls of [`Yielding::handle_look`], 0 to 1, at which there was no cap.
+        /// The part of the calls of [`Yielding::handle_look`], 0 to 1, at which there was no cap on expensive
+        /// requests.
         uncapped: f64,
     }
 
@@ -406,9 +415,9 @@ mod tests {
         values.get(values.len() / 2).copied().unwrap_or_default()
     }
 
-    /// Simulates a minute in which `cap` decides how many expensive requests are in flight. `usual` is the latency of
-    /// cheap requests that the core takes for the backend's own; infinite if it takes the least that it sees. Clients
-    /// with expensive requests come after 3 s, or from the beginning if nothing is known then.
+    /// Simulates a minute in which `cap` decides how many expensive requests are in flight. `usual` is the
+    /// latency of cheap requests that the core takes for the backend's own; infinite if it takes the least that
+    /// it sees. Clients with expensive requests come after 3 s, or from the beginning if `usual` is infinite.
     fn minute(
         store: Store,
         load: Load,

@@ -56,8 +56,9 @@ impl CallOption {
     }
 }
 
-/// True if a request reads or changes the state of its connection (`AUTH`, `MULTI`, `CLIENT`, `QOS SET`),
-/// also as the inner request of `QOS CALL`, however deeply nested.
+/// True if a request reads or changes the state of its connection (`AUTH`, `MULTI`, `CLIENT`, `QOS SET`) or
+/// needs a connection to a store to itself (`BLPOP`, `SUBSCRIBE`), also as the inner request of `QOS CALL`,
+/// however deeply nested. False for an unknown command.
 pub fn is_about_connection<'a>(mut words: impl Iterator<Item = &'a [u8]> + Clone) -> bool {
     loop {
         let Some(command) = words.next().and_then(command::find) else { return false };

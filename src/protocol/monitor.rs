@@ -151,7 +151,8 @@ enum Secrets {
     None,
     /// The request is `AUTH`, in which all words after the name are hidden.
     All,
-    /// The request is `HELLO`, in which the two words after `AUTH` are hidden, and words where none belongs.
+    /// The request is `HELLO`, in which the two words after `AUTH` are hidden, and all words that belong to
+    /// no option, except the version.
     Hello(Behind),
     /// The request is `QOS`, which may contain another request: all words after a word `AUTH` are hidden. The
     /// field is true once there was one.

@@ -114,8 +114,8 @@ impl ReplyScanner {
     }
 
     /// Returns an estimate of the bytes that the reply's remaining elements will take, if they are as long on
-    /// average as those in the first `come` bytes of the reply. 0 for a reply that is no aggregate (array,
-    /// map, set).
+    /// average as those in the first `come` bytes of the reply. 0 as long as no value of an aggregate (array,
+    /// map, set) has come, so also for any other reply.
     pub fn expected(&self, come: usize) -> usize {
         let left = usize::try_from(self.left).unwrap_or(usize::MAX);
         if self.rows == 0 { 0 } else { room::estimate(come, self.rows as usize, left) }

@@ -85,7 +85,8 @@ impl ProtocolError {
 pub struct Request<'a> {
     /// The words of the request, and the bytes in which it is forwarded.
     pub arguments: Arguments<'a>,
-    /// The bytes of a large request as shared bytes, so that they are not copied; `None` for a small request.
+    /// The bytes of a large request (above 16 KiB) that did not come in one chunk, as shared bytes, so that
+    /// they are not copied; `None` for most requests.
     pub shared: Option<&'a Bytes>,
 }
 
@@ -121,7 +122,7 @@ pub struct RequestDecoder {
 enum Progress {
     /// The request is whole; the field is its length in bytes.
     Finished(usize),
-    /// The bytes are an empty array of this many bytes, which gets no reply.
+    /// The bytes begin with an empty array of this many bytes, which gets no reply.
     Nothing(usize),
     /// The bytes begin with a whole inline request (a line of text): its length without the line end, and the
     /// offset at which the next request starts.
@@ -390,7 +391,8 @@ impl RequestDecoder {
         self.awaited = 0;
     }
 
-    /// Drops the bytes of requests that earlier calls of `next` returned, whose borrows have ended.
+    /// Drops the bytes of requests that earlier calls of `next` returned, whose borrows have ended, if they
+    /// are all bytes kept or so many that few others have to be moved.
     fn forget_done(&mut self) {
         self.large = None;
         if self.held_done == 0 {

@@ -1,4 +1,5 @@
-//! Routing of a key: from its slot to its home core and to the backend that stores it.
+//! Routing of a key: from its slot to its home core (through which all requests for it pass) and to the
+//! backend that stores it.
 //!
 //! ```text
 //!   slots     0 ─────────────────────────────── 16383
@@ -53,7 +54,7 @@ impl Topology {
 
     /// Returns the home core (the core through which a key's requests pass) of a slot. Cores have contiguous
     /// ranges of slots too, which line up with those of backends: a core talks only to the few backends that
-    /// share slots with it, and the requests that it receives can be sent in few pieces.
+    /// share slots with it, so that more of its requests go to one backend in one write.
     pub fn home_of(&self, slot: u16) -> ShardId {
         ShardId(range_of(slot, self.shards))
     }

@@ -20,8 +20,9 @@ use crate::control::foreign;
 use crate::control::http::{self, Body, Head, Method, Persistence, Received, Response, Route, Status};
 use crate::values::limits::QUOTA_POSTS_BYTES_MAX;
 
-/// Maximum number of admin connections open at once. When a further one arrives, the server closes the
-/// connection whose client has been silent longest, so that clients that stay silent do not keep others out.
+/// Maximum number of admin connections open at once. When a further one arrives, the server closes the one that
+/// has waited longest for its client to send or take bytes, so that silent clients do not keep others out; or
+/// the new one, if weir works on a request of each.
 const CONNECTIONS_MAX: usize = 64;
 /// The listen backlog of the admin port, in connections that wait to be accepted.
 pub(super) const BACKLOG: i32 = 1024;
@@ -199,8 +200,8 @@ async fn receive_more(stream: &mut TcpStream, received: &mut Vec<u8>) -> io::Res
     Ok(count)
 }
 
-/// State of a request's body after the request was handled: read to its end, or not. Only then can another
-/// request follow on the connection.
+/// State of a request's body after the request was handled: read to its end, or not. After an unread body, no
+/// other request can follow on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Read,

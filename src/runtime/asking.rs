@@ -158,7 +158,8 @@ pub(super) fn send(line: &mut Line, bytes: &[u8], clock: Clock, deadline: Timest
 }
 
 /// Receives exactly `replies` whole RESP replies from a store and returns their bytes. Fails at the deadline,
-/// if the replies have more than `bytes_max` bytes together, and if more replies come.
+/// if the connection ends, if a reply is not valid, if the replies have more than `bytes_max` bytes together,
+/// and if more replies come.
 pub(super) fn receive(
     line: &mut Line,
     (replies, bytes_max): (usize, usize),

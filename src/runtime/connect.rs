@@ -69,7 +69,8 @@ impl Route {
     }
 }
 
-/// The ways to connect to the backends (one for each, in order of backend number), and the TLS settings for it.
+/// The ways to connect to the backends (one for each, in order of backend number), and the TLS settings for
+/// these connections.
 #[derive(Clone)]
 pub(super) struct Routes {
     pub routes: Arc<[Route]>,

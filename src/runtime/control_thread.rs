@@ -57,7 +57,7 @@ pub(super) struct ControlSettings {
     /// The mailbox of the thread that reads and checks quotas.
     pub quotas: Mailbox<ToQuotas>,
     pub versions: Versions,
-    /// The limits of the process that no setting of a tenant can exceed.
+    /// The limits of the process above which settings of tenants have no effect.
     pub quota_bounds: QuotaBounds,
     /// True if the admin token comes from a file, which is read again on SIGHUP.
     pub has_token_file: bool,
@@ -71,7 +71,7 @@ pub(super) struct ControlSettings {
     /// amounts.
     pub pools: Reconciliation,
     /// The quotas shared with a fleet of weir processes, and the channel to the thread that asks the fleet's
-    /// store; none without `--fleet`.
+    /// store (a Redis server); none without `--fleet`.
     pub fleet: Option<(FleetQuotas, Sender<ToFleet>)>,
     /// The channel to the thread that asks the replicas of a cluster for their replication lag; none unless
     /// replicas may answer reads.
@@ -481,7 +481,7 @@ impl Control {
         }
     }
 
-    /// Returns facts about the process as of now: uptime, memory, pools, quotas in force, TLS counters.
+    /// Returns facts about the process as of now: uptime, memory, token buckets, quotas in force, TLS counters.
     pub fn facts(&self) -> ProcessFacts {
         let mut facts = self.settings.facts.clone();
         facts.uptime = Duration::from_nanos(self.settings.clock.now().monotonic.as_nanos());
@@ -577,8 +577,8 @@ impl Control {
         }
     }
 
-    /// Answers at most `ANSWERS_AT_ONCE` requests of clients that need the control executor. False if none
-    /// was waiting.
+    /// Handles at most `ANSWERS_AT_ONCE` requests of clients that were passed on to the control executor:
+    /// answers each, or begins to collect what its reply needs. False if none was waiting.
     fn answer_some(&mut self) -> bool {
         let count = self.due.len().min(ANSWERS_AT_ONCE);
         for due in self.due.drain(..count).collect::<Vec<_>>() {

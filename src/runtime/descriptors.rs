@@ -18,7 +18,8 @@ struct Descriptor {
     released: bool,
 }
 
-/// All descriptors of one ring, by token. A token is used again only after its descriptor was closed.
+/// All descriptors of one ring, by token (the number by which the ring names a descriptor). A token is used
+/// again only after its descriptor was closed.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors(Slab<Descriptor>);
 

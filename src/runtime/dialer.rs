@@ -47,8 +47,9 @@ pub trait Dials {
 pub struct Dialer {
     driver: Driver,
     targets: Targets,
-    /// The other end of the ring's doorbell socket. Nothing is written to it; it is kept open so that the ring
-    /// does not receive an end of stream on its own end.
+    /// The other end of the ring's doorbell (socket by which a thread that sleeps in the ring is woken).
+    /// Nothing is written to it; it is kept open so that the ring does not receive an end of stream on its own
+    /// end.
     _rope: UnixStream,
 }
 

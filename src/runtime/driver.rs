@@ -23,7 +23,8 @@ use crate::values::limits::RECEIVE_BUFFERS;
 use crate::values::time::Now;
 use crate::values::{Action, BackendId, ClientId, Loss, Owner, Timestamp};
 
-/// The pause after a listener failed (no descriptors left, say), before the core accepts on it again.
+/// The pause before the core accepts again on a listening socket on which accepting has failed (no descriptors
+/// left, say).
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 /// Of the sockets that wait for a receive buffer, the maximum number that get one in a turn (round) of the
 /// core's loop: half as many as there are buffers, so that the other half is left to sockets that do not have
@@ -45,8 +46,8 @@ pub(super) trait Application {
     /// Handles that a new client connection uses TLS. `_name` is the name in the client's certificate, if it
     /// showed one.
     fn note_secure(&mut self, _owner: Owner, _name: Option<&str>, _now: Now) {}
-    /// Handles that a TLS handshake with a store failed, or that the store closed the connection right after
-    /// it; `_problem` is the reason in words.
+    /// Handles that a connection to a store does not get a TLS session: the handshake failed, the store closed
+    /// the connection right after it, or no session could be made. `_problem` is the reason in words.
     fn note_insecure(&mut self, _problem: String, _now: Now) {}
     /// Lends the socket of a new client connection to the application, so that the peer's address can be read
     /// from it.
@@ -86,7 +87,8 @@ pub(super) trait Application {
     fn poll_transmit(&mut self) -> Option<(Owner, Segment)>;
 }
 
-/// The way to open sockets to backends, which a driver is given so that it need not know their addresses.
+/// The part of a driver that knows the backends' addresses and TLS settings: it creates the socket and the TLS
+/// session of each connection to a backend.
 pub(super) trait Connector {
     /// Creates a socket to a backend. Returns it with the address to connect it to, or with `None` if it is
     /// connected already (the embedded engine). The error counts like a failed connection.
@@ -147,7 +149,7 @@ pub(super) struct Driver {
     /// Sockets, indexed by the token that the ring gives each.
     sockets: Vec<Option<Socket>>,
     listeners: Vec<(Token, Entrance)>,
-    /// True once the driver accepts on its listening sockets; false before that after a takeover.
+    /// True once [`Driver::listen`] was called, so that the driver accepts on its listening sockets.
     listens: bool,
     /// Listeners that no longer accept and wait for their last accept operation to end.
     former: Vec<Former>,
@@ -172,8 +174,8 @@ pub(super) struct Driver {
     lingering: Lingering,
     /// True while weir drains before its end, and bytes that clients have already sent are still being read.
     drains: bool,
-    /// The time at which the present turn (round) of the core's loop began, from which sockets that are closed
-    /// in it linger.
+    /// The time at which the present turn (round) of the core's loop began. Sockets that are closed in it, and
+    /// stay open until their peers end their side, do so for at most a second from then on.
     began: Timestamp,
     /// The time at which those sockets that are about to be closed (while weir drains, or until the peer has
     /// ended its side) were last checked.
@@ -942,9 +944,9 @@ impl Driver {
         self.carry_on(token, want, application);
     }
 
-    /// Starts the operation that the decision about receiving on a socket (`want`) asks for: a receive, a
-    /// place in the queue of sockets that wait for a receive buffer, or the cancellation of the receive. If
-    /// it asks for nothing, removes the socket if it is closed.
+    /// Starts the operation that the decision about receiving on a socket (`want`) asks for: a receive, a place
+    /// in the queue of sockets that wait for a receive buffer, a watch, or the cancellation of a receive or
+    /// watch. If it asks for nothing, removes the socket if it is closed.
     fn carry_on(&mut self, token: Token, want: Want, application: &mut impl Application) {
         match want {
             Want::Nothing => self.forget_if_done(token),

@@ -42,8 +42,8 @@ pub(super) enum Tasks {
     Several,
 }
 
-/// The executors of the process. The failure of any of them is noticed: a process that lacks a core must not
-/// go on, because requests for keys at home on that core would get no replies.
+/// The executors of the process. The failure of any of them is noticed: a process that lacks a core must not go
+/// on, because requests for the keys that belong to that core would get no replies.
 pub(super) struct Executors {
     /// The executors by number, each with its name; none for an executor that has ended without an error.
     threads: Vec<Option<(String, ExecutorJoinHandle<io::Result<()>>)>>,
@@ -92,8 +92,8 @@ impl Executors {
     }
 
     /// Starts a thread named `name` (pinned to a CPU, if one is given) with an executor that runs the future
-    /// that `task` makes until it is ready, with others if `tasks` says so. The task must hold the lifeline
-    /// until it ends. The error is a message for the operator.
+    /// which `task` makes to its end. `tasks` says whether the executor will run other tasks too. The task must
+    /// hold the lifeline until it ends. The error is a message for the operator.
     pub fn spawn<F>(
         &mut self,
         name: &str,
@@ -169,10 +169,9 @@ pub(super) fn files_too_few() -> String {
     )
 }
 
-/// Raises the process's limits of locked memory and open files as far as allowed. Returns a warning, or an
-/// error, with the exact setting to change. `files_wanted` is the number of files that the process may have
-/// open at most, by which it is told whether the limit is too low, and `purpose` says in a warning what they
-/// are for.
+/// Raises the process's limits of locked memory and open files as far as allowed. Returns a warning if fewer
+/// than `files_wanted` files may be open, which are for `purpose`, and an error if too little memory may be
+/// locked, both with the exact setting to change.
 pub fn raise_limits(files_wanted: u64, purpose: &str) -> Result<Option<String>, String> {
     let files = raise_limits_fully()?;
     Ok((files < files_wanted).then(|| {
@@ -183,8 +182,8 @@ pub fn raise_limits(files_wanted: u64, purpose: &str) -> Result<Option<String>, 
     }))
 }
 
-/// Raises the process's limits of locked memory and open files as far as allowed. Returns the limit of open files,
-/// or an error with the exact setting to change.
+/// Raises the process's limits of locked memory and open files as far as allowed. Returns the limit of open
+/// files, or an error, with the exact setting to change, if too little memory may be locked.
 pub(super) fn raise_limits_fully() -> Result<u64, String> {
     let memlock = raise(Resource::Memlock, u64::MAX);
     if memlock < MEMLOCK_BYTES_MIN {

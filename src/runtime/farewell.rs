@@ -58,8 +58,8 @@ impl LastWords {
     }
 }
 
-/// Sockets on which weir has ended its sending side. Each is closed as soon as the peer ends its side too, or
-/// after a second (`LINGER`).
+/// Sockets on which weir has ended its sending side. Each is closed as soon as the peer ends its side too,
+/// after a second (`LINGER`), or earlier if there are too many of them.
 #[derive(Debug)]
 pub(super) struct Lingering {
     /// Sockets that stay open until their peers end their side, each with the time at which it was added, the

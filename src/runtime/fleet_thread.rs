@@ -28,8 +28,8 @@ pub(super) struct FleetThread {
 }
 
 impl FleetThread {
-    /// Starts the thread that exchanges messages with the fleet's store, which ends when the control executor
-    /// drops its end of the channel. Fails if the thread cannot be started.
+    /// Starts the thread that exchanges messages with the fleet's store (a Redis server), which ends when the
+    /// control executor drops its end of the channel. Fails if the thread cannot be started.
     pub fn start(self) -> io::Result<()> {
         std::thread::Builder::new().name("weir-fleet".to_owned()).spawn(move || self.run()).map(|_| ())
     }

@@ -76,8 +76,8 @@ fn bind_alone(address: SocketAddr, backlog: i32) -> io::Result<(OwnedFd, SocketA
     Ok((socket.into(), bound))
 }
 
-/// Returns a socket that listens already (inherited from another process), together with the address that it
-/// is bound to, or `address` if that cannot be found out.
+/// Returns a socket that listens already (inherited from another process), together with the address that it is
+/// bound to, or `address` if it is bound to no IP address. Fails if the kernel does not report its address.
 pub(super) fn bound(socket: OwnedFd, address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     let bound = SockRef::from(&socket).local_addr()?.as_socket().unwrap_or(address);
     Ok((socket, bound))

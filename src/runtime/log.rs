@@ -21,8 +21,8 @@ const LINE_BYTES_MAX: usize = 2_000;
 /// Maximum number of log lines of one kind within 10 s (`STRETCH`); further ones are counted instead of
 /// written.
 const LINES_MAX: u32 = 5;
-/// The period in which at most `LINES_MAX` log lines of a kind are written; it begins with the first line of the
-/// kind after the last one.
+/// The period in which at most `LINES_MAX` log lines of a kind are written. The first line of the kind after
+/// the end of a period begins the next one.
 const STRETCH: Duration = Duration::from_secs(10);
 
 /// The number of log lines that were dropped since the last one that was written, because standard error
@@ -48,8 +48,8 @@ fn write_line(out: &mut (impl Write + AsFd), text: &str, dropped: &AtomicU64) {
     let _ = out.write_all(format!("weir: {}{before}\n", shown(text)).as_bytes());
 }
 
-/// Makes a panic end the process, in builds that unwind, too, and keeps its report to the rule that no thread
-/// waits for the reader of standard error: the report is left out if standard error could take none.
+/// Makes a panic end the process, also in builds that unwind. The report of a panic is left out if standard
+/// error could not take it at once, since no thread waits for the reader of standard error.
 pub(super) fn end_at_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -84,9 +84,10 @@ pub(super) enum Kind {
     /// A store's host name resolves to another address.
     Moved,
     /// A core treats a backend in another way: its level of load shedding changed (which requests are refused
-    /// or cost more), or the backend was ejected after failures, or is used again.
+    /// or cost more), or the backend was ejected (taken out of use), or is used again.
     Level,
-    /// The fleet's store, or a host of the fleet, appeared or disappeared.
+    /// The store of a fleet (weir processes that share quotas, by counters in that store), or a host of it,
+    /// appeared or disappeared.
     Fleet,
     /// A key became hot, or stopped being hot.
     HotKey,

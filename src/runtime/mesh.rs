@@ -55,8 +55,8 @@ impl Departure {
     }
 }
 
-/// The state of a shard that all other shards can see, without a lock: whether and how it must be woken, and how
-/// many turns it has ended.
+/// The state of a shard that all other shards can see, without a lock: whether and how it must be woken, and
+/// how many turns (rounds of its loop) it has ended.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Peer {
@@ -130,8 +130,9 @@ impl Mesh {
         self.inbound.iter_mut().flatten().find_map(|consumer| consumer.pop().ok())
     }
 
-    /// Sends a batch of messages to another shard; it waits on this side if the ring to that shard is full.
-    /// The caller sends at most one batch per destination and turn (round of the core's loop).
+    /// Sends a batch of messages to another shard; it waits on this side if the ring to that shard is full. The
+    /// caller sends at most one batch per destination and turn (round of the core's loop), and none while a
+    /// full ring holds batches back ([`Mesh::push_again`]).
     pub fn send(&mut self, to: ShardId, batch: Box<Batch>) {
         let to = usize::from(to.0);
         debug_assert!(self.waiting[to].is_none(), "the caller asks `may_send` first");
@@ -230,8 +231,9 @@ impl Mesh {
         self.peers[peer].parked.load(Ordering::Acquire)
     }
 
-    /// True if the shard with number `peer` sleeps, and the kernel has nothing for it that it has not handled.
-    /// Cannot see bytes that the shard's thread is just copying within the kernel; [`Mesh::is_asleep`] can.
+    /// True if the shard with number `peer` sleeps, and its `io_uring` has no completions and no pending work
+    /// for it. Also true while the kernel copies received bytes on the thread of the sleeping shard;
+    /// [`Mesh::is_asleep`] is false then.
     pub fn is_idle(&self, peer: usize) -> bool {
         let Some(bell) = self.peers[peer].doorbell.get().filter(|_| self.is_parked(peer)) else {
             return false;

@@ -90,14 +90,15 @@ pub(super) enum ToShard {
     /// request in flight, and report `ToControl::Drained` when all are gone.
     HandOver,
     /// An order to begin accepting clients, because the previous process (from which this one takes over) has
-    /// stopped accepting.
+    /// stopped accepting, or has not done so in 5 s.
     Listen,
     /// A client handed over by the previous process, to be served by this shard.
     Adopt(Box<Moved>),
     /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which holds for this shard's clients too.
     /// No client waits for the answer.
     Pause(Arc<ClientsAsked>),
-    /// An order to stop at once, because the time for draining is over.
+    /// An order to end the shard's loop at once: all clients are gone or moved to a successor process, the time
+    /// for that is over, or a second signal to stop has come.
     Stop,
 }
 
@@ -125,7 +126,8 @@ pub(super) enum Takeover {
     Parts(Vec<InheritedPart>),
     /// A `CLIENT PAUSE` or `CLIENT UNPAUSE` of the previous process, which the shards have got.
     Pause(Arc<ClientsAsked>),
-    /// The previous process has stopped accepting at the admin port, so this process begins to accept there.
+    /// An order to begin accepting at the admin port, and clients with TLS, because the previous process has
+    /// stopped accepting, or has not done so in 5 s.
     Listen,
     /// News that all clients, `clients` in number, were handed over to the successor process, so that this one
     /// ends.
@@ -172,7 +174,8 @@ pub(super) enum ToControl {
         ticket: u64,
         told: Result<Explained, String>,
     },
-    /// A shard's report of the quota that it spent, and of the tenants that it spent it for.
+    /// A shard's report of the amounts that it spent from token buckets, and of the prices of tenants'
+    /// requests.
     Spent(Report),
     /// A line for the log about a backend: its level of load shedding changed, or the backend (or a replica
     /// of a cluster) was ejected (taken out of use) or is used again.
@@ -181,7 +184,8 @@ pub(super) enum ToControl {
     Said(log::Kind, String),
     /// A shard that was ordered to drain, or to hand its clients over, has no client left.
     Drained(ShardId),
-    /// News that the time of `--drain-timeout` is over, so that the remaining clients are closed.
+    /// News that the time for draining (`--drain-timeout`), or for handing clients over to a successor, is
+    /// over, so that the remaining clients are closed.
     DrainOver,
     Signal(Signal),
     /// News that the pause before the next collection of all shards' counters is over.

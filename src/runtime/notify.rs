@@ -65,7 +65,8 @@ impl Notify {
 
 impl Manager {
     /// Reads the service manager's settings from the environment. If the environment names no manager, or the
-    /// same as `before` (the settings of the process that this one takes over from), those settings are used.
+    /// same as `before` (the settings of the process that this one takes over from), the settings in `before`
+    /// are used.
     pub fn from_environment(before: Option<&Self>) -> Self {
         let socket = std::env::var_os("NOTIFY_SOCKET").filter(|name| !name.is_empty());
         let [within, of] = ["WATCHDOG_USEC", "WATCHDOG_PID"]

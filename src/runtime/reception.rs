@@ -131,8 +131,9 @@ impl Reception {
         self.state != State::Idle
     }
 
-    /// Asks for a receive, or while reading is paused for a watch, unless either is in flight or no more bytes
-    /// are to be received. Returns the operation that the ring is asked for; `Want::Nothing` in those cases.
+    /// Asks for a receive (or for a place in the queue for a receive buffer), or while reading is paused for a
+    /// watch. Returns the operation that the ring is asked for; `Want::Nothing` if one is in flight or no more
+    /// bytes are to be received.
     pub fn start(&mut self) -> Want {
         if self.state != State::Idle || self.detained || self.over {
             return Want::Nothing;
@@ -275,8 +276,8 @@ impl Reception {
         self.over = true;
     }
 
-    /// True once no more bytes are received on the socket: the peer has ended its side, or the socket is
-    /// about to be closed.
+    /// True once no more bytes are received on the socket: the peer has ended its side, the socket has failed,
+    /// or it is about to be closed.
     pub fn is_over(&self) -> bool {
         self.over
     }

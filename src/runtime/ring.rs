@@ -43,13 +43,14 @@ const SUBMISSIONS: u32 = 1024;
 const COMPLETIONS: u32 = 8192;
 const BUFFER_GROUP: u16 = 0;
 /// The number of times in a row that the kernel must have sent the same bytes again, without an
-/// acknowledgement, before a TCP connection counts as lost on the way. The second retransmission comes 0.6 s
-/// after the bytes at the earliest.
+/// acknowledgement, before a TCP connection counts as lost on the way; the peer must also have been silent for
+/// [`UNACKNOWLEDGED_MS`]. The second retransmission comes 0.6 s after the bytes at the earliest.
 const RETRANSMISSIONS: u8 = 2;
-/// Milliseconds without any packet from the peer's machine before a TCP connection counts as lost on the way.
+/// Milliseconds without any packet from the peer's machine before a TCP connection counts as lost on the way,
+/// if the kernel has also sent bytes again ([`RETRANSMISSIONS`]).
 const UNACKNOWLEDGED_MS: u32 = 500;
 
-/// The `io_uring`'s name for a descriptor, which it also puts in the completions of operations on it.
+/// The number by which [`Ring`] names a descriptor that it owns, also in the completions of operations on it.
 pub type Token = u32;
 
 /// A completed operation of the core's `io_uring`, or an event that it reports.
@@ -167,7 +168,7 @@ pub struct Ring {
     unsubmitted: VecDeque<squeue::Entry>,
     wait_handle: OwnedFd,
     bell: OwnedFd,
-    /// The number of further submissions that tests make fail as if the kernel were busy; 0 otherwise.
+    /// The number of next submissions that tests make fail as if the kernel were busy; 0 otherwise.
     #[cfg(test)]
     busy: u32,
 }
@@ -208,8 +209,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Duplicates the `io_uring`'s descriptor, by which other cores wake this one. The duplicate keeps the
-    /// number that other cores know from naming another file as long as any core may use it.
+    /// Duplicates the `io_uring`'s descriptor, by which other cores wake this one. As long as the duplicate is
+    /// open, the number by which other cores know it cannot come to name another file.
     pub fn doorbell(&self) -> io::Result<OwnedFd> {
         // SAFETY: the descriptor is open as long as `self.kernel`, which outlives this borrow.
         unsafe { BorrowedFd::borrow_raw(self.kernel.as_raw_fd()) }.try_clone_to_owned()
@@ -282,7 +283,8 @@ impl Ring {
         self.push(entry.user_data(tag(KIND_ACCEPT, u64::from(listener))));
     }
 
-    /// Receives bytes on a socket into the `io_uring`'s own buffers, repeatedly until cancelled.
+    /// Receives bytes on a socket into the `io_uring`'s own buffers, repeatedly until cancelled, the stream
+    /// ends, the socket fails or no buffer is left.
     pub fn receive(&mut self, socket: Token) {
         let fd = Fd(self.descriptors.begin(socket));
         let entry = opcode::RecvMulti::new(fd, BUFFER_GROUP).build();

@@ -54,8 +54,8 @@ struct Moving {
     all_due: Timestamp,
 }
 
-/// The number of clients of all shards, the number of bytes that they hold, and the limits on both. The
-/// counts change only when a client comes or goes, or when a shard has summed up the memory of its clients.
+/// The number of clients of all shards, the bytes of memory that they take, and the limits on both. The counts
+/// change only when a client comes or goes, or when a shard has summed up the memory of its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Door {
     open: Arc<AtomicUsize>,
@@ -76,8 +76,8 @@ struct Guarded {
     shard: Shard,
     door: Door,
     inside: usize,
-    /// Bytes that this shard's clients held when they were last summed up; the sum over all shards contains
-    /// them.
+    /// Bytes of memory that this shard's clients took when they were last summed up. The sum over all shards
+    /// contains them.
     bytes: usize,
     control: Mailbox<ToControl>,
     /// The time of the last log line about a failed TLS handshake with a store; none before the first.
@@ -192,8 +192,8 @@ impl Guarded {
         true
     }
 
-    /// Updates the sum of bytes held by the clients of all shards, and has this shard close its largest clients
-    /// if the sum exceeds the limit (`bytes_max`).
+    /// Updates the sum of the bytes of memory taken by the clients of all shards, and has this shard close its
+    /// largest clients if the sum exceeds the limit (`bytes_max`).
     fn count_bytes(&mut self) {
         let bytes = self.shard.clients_bytes();
         if bytes == self.bytes && bytes <= self.shard.clients_bytes_share() {
@@ -206,8 +206,8 @@ impl Guarded {
         }
     }
 
-    /// Adds the change of the bytes that this shard's clients hold to the sum over all shards, and returns
-    /// the sum.
+    /// Adds the change of the bytes of memory that this shard's clients take to the sum over all shards, and
+    /// returns the sum.
     fn sum_of_bytes(&mut self) -> usize {
         let bytes = self.shard.clients_bytes();
         // A decrease is added as a number that wraps around.

@@ -20,7 +20,8 @@ use crate::values::{Action, BackendId, Loss, Owner};
 
 /// A message to the executor of the embedded store.
 pub(super) enum ToStorage {
-    /// The engine's end of a socket pair whose other end a shard uses as its connection to the store.
+    /// The engine's end of a socket pair. A shard, or the thread that asks stores for their `INFO`, uses the
+    /// other end as its connection to the store.
     Adopt(OwnedFd),
     /// A request for the engine's statistics, which are posted to this mailbox.
     Report(Mailbox<ToControl>),

@@ -79,7 +79,7 @@ impl StoreInfoThread {
     }
 
     /// Starts the thread that asks stores for their `INFO`, which ends with the process. It gets orders by
-    /// `letters` and posts the stores' replies to `control`.
+    /// `letters` and posts the stores' replies to `control`. Fails if the thread cannot be started.
     pub fn start(self, letters: Receiver<ToStoreInfo>, control: Mailbox<ToControl>) -> io::Result<()> {
         let run = move || {
             for letter in letters {

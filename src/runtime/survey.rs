@@ -37,8 +37,9 @@ struct Behind {
 }
 
 /// The question whether all other cores have handled everything that the kernel had for them when it was asked,
-/// so that a SUBSCRIBE that a client sent to another core takes effect before a later PUBLISH here. One question
-/// at a time; each `look` reads how many turns the other cores have ended, and whether they sleep.
+/// so that a SUBSCRIBE that a client sent to another core takes effect before a later PUBLISH here. One
+/// question at a time; each `look` reads how many turns (rounds of their loops) the other cores have ended, and
+/// whether they sleep.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     /// The time at which the question was asked; none while no question is under way.
@@ -172,7 +173,8 @@ mod tests {
     }
 
     impl Thread {
-        /// Begins a thread that announces a shard to the others, and returns the shard's end of the mesh.
+        /// Begins a thread that announces a shard to the others, and returns the shard's ends of the rings of
+        /// messages (mesh).
         fn announced(mesh: Mesh, doorbell: UnixStream) -> (Mesh, Self) {
             let sleeps = Arc::new(AtomicBool::new(false));
             let told = Arc::clone(&sleeps);

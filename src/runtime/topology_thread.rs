@@ -78,7 +78,7 @@ struct Answer {
     databases: Option<Databases>,
 }
 
-/// The result of one round of questions, in which some nodes were asked about the cluster.
+/// The result of one round, in which some nodes of the cluster were asked which node owns which slot.
 #[derive(Default)]
 struct Round {
     /// The new map of the cluster; None if it does not differ from the previous one.
@@ -230,8 +230,9 @@ impl TopologyThread {
         Round { is_sure: applied.is_sure(&views, &current), map: applied.map }
     }
 
-    /// Asks nodes about the cluster, each on a thread of its own, so that a silent node does not delay the
-    /// others; at most `CLUSTER_NODES_MAX` threads. Returns the replies of the nodes that replied in time.
+    /// Asks nodes which node owns which slot, and how many databases they have, each on a thread of its own, so
+    /// that a silent node does not delay the others; at most `CLUSTER_NODES_MAX` threads. Returns the replies
+    /// of the nodes that replied in time.
     fn ask_together(&self, asked: &[ServerAddress], deadline: Timestamp) -> Vec<Answer> {
         thread::scope(|scope| {
             let asked: Vec<_> = asked

@@ -322,8 +322,8 @@ fn is_plain(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.nlink() == 1)
 }
 
-/// The folders through which the path of a watched file leads, links followed. It is resolved anew after each
-/// event: a change of it leads to another file.
+/// The folders through which the path of a watched file leads, links followed. The path is resolved anew after
+/// each event, since a change of one of them may lead to another file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Way {
     /// Folders in which a symbolic link of the path, or the file itself, may be replaced by another one of the
@@ -421,7 +421,7 @@ mod tests {
         FileWatch::new(path, Clock::start())
     }
 
-    /// True if the kernel reports an event within 30 seconds, which only a broken run exceeds.
+    /// True if the kernel reports an event within 30 s, far longer than it ever takes.
     fn is_told(watch: &FileWatch) -> bool {
         let handle = watch.handle().expect("the kernel tells");
         let mut handles = [PollFd::new(&handle, PollFlags::IN)];

@@ -43,9 +43,9 @@ impl BackendLevels {
         now >= self.look_at
     }
 
-    /// Reads from the board of all cores the shedding levels (which requests are refused or cost more) that
-    /// the cores agree on. Reads nothing unless shedding is on (in shadow mode it is not), or if all levels
-    /// are steady (the lowest) and no core proposed a higher one in the last 3 s.
+    /// Reads from the board of all cores the shedding levels (which requests are refused or cost more) that the cores
+    /// agree on. Reads nothing while shedding is off or in shadow mode, and while all levels are steady (the lowest)
+    /// and no core has proposed a higher one for 3 s.
     pub fn look(&mut self, settings: &ShardSettings, now: Timestamp) {
         self.look_at = now.after(LOOKS_APART);
         let overload = &settings.overload;

@@ -53,7 +53,8 @@ pub struct Load {
     pub is_full: bool,
     /// True if the backend has stalled: it sends nothing while requests are in flight.
     pub is_stalled: bool,
-    /// True if the backend is busy with a script, and reads nothing more from the core's connection.
+    /// True if the backend is busy with a script: it says so over another connection, and sends nothing on the usual
+    /// ones, so that the core sends it no more requests.
     pub is_busy: bool,
 }
 

@@ -28,8 +28,8 @@ pub struct Copy {
     pub reply: Bytes,
     /// Time at which the store was asked for the reply.
     pub asked_at: Timestamp,
-    /// State of the key's write counters when the reply was read: the copy is valid only as long as they have
-    /// not changed.
+    /// State of the key's write counters when the store was asked for the reply: the copy is valid only as long as they
+    /// have not changed.
     pub snapshot: Snapshot,
     /// Time at which the copy expires even if the key was not written.
     pub good_until: Timestamp,
@@ -50,7 +50,7 @@ pub struct CopyHits {
     pub from: ShardId,
     /// Number of the hot key at its home core (the core through which a key's requests pass).
     pub id: HotId,
-    /// Number of requests that the core answered from copies of the key's reply since its last report to the
-    /// key's home core.
+    /// Number of requests that the core answered from copies of the key's replies since its last report to the key's
+    /// home core (the core through which the key's requests pass).
     pub hits: u32,
 }

@@ -390,9 +390,10 @@ pub enum Pressure {
     /// The window (limit on requests in flight) was full, and no queue is configured in which the request
     /// could wait.
     Window,
-    /// The queue in front of the backend was full, or the request waited in it for too long.
+    /// The queue in front of the backend was full, the request waited in it for too long, or there was no room on the
+    /// connection to the backend.
     Queue,
-    /// The backend had stalled: it sent nothing while requests were in flight.
+    /// The backend had stalled (it sent nothing while requests were in flight), or was busy with a script.
     Stalled,
     /// The request's deadline had passed, or the backend could not answer before it.
     Deadline,

@@ -119,8 +119,8 @@ impl Env {
         }
     }
 
-    /// Records that a reply has been received to its end over a connection, or will not be. Connections whose
-    /// reading was paused for want of room are read again as far as there is room now.
+    /// Records that a reply has been received to its end over a connection, or will not be. Connections whose reading
+    /// was paused, because large replies took too much memory, are read again as far as there is room now.
     #[inline]
     pub fn handle_reply_end(&mut self, connection: (ConnectionId, u32)) {
         if !self.large_replies.is_empty() {

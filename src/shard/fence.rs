@@ -147,9 +147,9 @@ impl Fences {
         lifted.into_iter().for_each(|(origin, sequence)| self.lift(origin, sequence));
     }
 
-    /// Removes the fence (given-up connection that a store is to kill) with this origin and sequence number,
-    /// because the store has killed the connection or does not know it. If the fence is this shard's own, the
-    /// other shards are to be informed ([`Self::take_lifted`]).
+    /// Removes the fence (given-up connection that a store is to kill) with this origin and sequence number, because
+    /// the store has answered the `CLIENT KILL`: it has killed the connection, does not know it, or refuses the
+    /// command. If the fence is this shard's own, the other shards are to be informed ([`Self::take_lifted`]).
     pub fn lift(&mut self, origin: ShardId, sequence: u64) {
         let heard = &mut self.heard[usize::from(origin.0)];
         *heard = (*heard).max(sequence);
@@ -187,8 +187,8 @@ impl Fences {
     }
 }
 
-/// Parses the reply to `CLIENT INFO`: the id and the address of the connection that asked. None if the reply
-/// has another form.
+/// Parses the reply to `CLIENT INFO`: the id and the address of the connection that asked. None if the reply has
+/// another form, or an address of more than 256 bytes.
 pub fn store_client(reply: &[u8]) -> Option<StoreClient> {
     let address = field_of(reply, "addr=")?;
     let is_address = !address.is_empty() && address.len() <= ADDRESS_BYTES_MAX;

@@ -59,9 +59,9 @@ impl FilterKind {
     }
 }
 
-/// Numbers of places that filters of clients take at stores, by tenant and kind: a filter takes one, or
-/// several if it is slow to compare, and the number of places is limited. Equal filters of one core count
-/// once.
+/// Numbers of places that filters of clients (patterns of channels, prefixes of keys) take at stores, by tenant and
+/// kind: a filter takes one, or several if it is slow to compare, and the number of places is limited. Equal filters of
+/// one tenant's clients on one core count once.
 #[derive(Debug)]
 pub struct FilterBoard {
     /// The numbers of places that filters of each tenant's clients take, for patterns and for prefixes; the

@@ -25,7 +25,8 @@ pub enum Join {
     /// The reply to the first part (`OK`) if no part failed (`MSET`, `FLUSHALL`), else the first error, which
     /// says so if other parts may have been carried out.
     AllOk,
-    /// The sum of the integers in the replies to all parts (`DEL`, `DBSIZE`), or the first error.
+    /// The sum of the integers in the replies to all parts (`DEL`, `DBSIZE`), or the first error; that of a write says
+    /// so if other parts may have been carried out.
     Sum,
     /// The arrays in the replies to all parts (`KEYS`), one after the other, or the first error.
     Concat,
@@ -41,10 +42,11 @@ pub enum Join {
     /// The distinct elements of the arrays in the replies to all parts (`PUBSUB CHANNELS`), or the first
     /// error.
     Union,
-    /// An array in which each integer is the sum of the parts' integers at that position, or the first error.
+    /// An array in which each integer is the sum of the parts' integers at that position, and any other element is the
+    /// first part's; or the first error.
     SumEach,
-    /// The reply to `PUBLISH` or `PUBSUB NUMSUB`, or the first error. In its numbers of subscribers, weir's
-    /// own connections, which stores count, are replaced by the clients of this process.
+    /// The sum of the parts' replies to `PUBLISH` or `PUBSUB NUMSUB`, or the first error. Stores count weir's own
+    /// connections as subscribers; the reply counts the clients of this process in their place.
     Receivers(Box<Receivers>),
     /// The first part's reply to `CONFIG GET` without secret settings, or the first error.
     Settings,
@@ -565,7 +567,8 @@ fn is_secret(name: &[u8]) -> bool {
     SECRETS.iter().any(|secret| name.eq_ignore_ascii_case(secret.as_bytes()))
 }
 
-/// True if each word of a `CONFIG GET` names one setting, which holds no credentials.
+/// True if each word after `CONFIG GET` is the full name of a setting, not a pattern, and none of these settings holds
+/// credentials.
 pub fn names_no_secret(arguments: &Arguments<'_>) -> bool {
     let is_pattern = |word: &[u8]| word.iter().any(|byte| b"*?[\\".contains(byte));
     arguments.iter().skip(2).all(|word| !is_pattern(word) && !is_secret(word))

@@ -39,7 +39,8 @@ pub struct HealthBoard {
     shards: usize,
 }
 
-/// Number of seconds for which a published response time is used; an older one counts as unknown.
+/// Number of seconds for which a response time that a core has published on the board is used; an older one counts as
+/// unknown.
 const FRESH: u64 = 3;
 
 impl HealthBoard {
@@ -100,16 +101,17 @@ impl HealthBoard {
         Standing::from_bits(self.common[backend].standing.load(Ordering::Relaxed))
     }
 
-    /// Changes the state of the breaker of the store with number `backend` from `from` to `to`. False, and
-    /// nothing is changed, if the state is not `from` because another core changed it first.
+    /// Changes the state of the breaker (which refuses requests to an unhealthy store) of the store with number
+    /// `backend` from `from` to `to`. False, and nothing is changed, if the state is not `from` because another core
+    /// changed it first.
     pub fn change(&self, backend: usize, from: Standing, to: Standing) -> bool {
         let standing = &self.common[backend].standing;
         let (from, to) = (from.to_bits(), to.to_bits());
         standing.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Makes the trial of the store with number `backend` due now, if the store is ejected (taken out of use), because
-    /// the script that kept it busy was killed.
+    /// Makes the trial (requests that find out whether the store is healthy again) of the store with number `backend`
+    /// due now, if the store is ejected (taken out of use), because the script that kept it busy was killed.
     pub fn handle_script_killed(&self, backend: usize, now: Timestamp) {
         let standing = self.standing(backend);
         if let Some(due) = standing.end_pause(now) {

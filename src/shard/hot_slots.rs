@@ -1,12 +1,13 @@
-//! Hash slots that have hot keys, as all cores see them. A client's core splits a read of several hot keys by it,
-//! because a request for one key is answered from memory or shares a fetch (shared read of a hot key).
+//! Hash slots that have hot keys, as all cores see them. By these, the core that has a client splits its reads of
+//! several hot keys, because a request for one key is more often answered from memory, or shares a fetch (shared read
+//! of a hot key).
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use crate::values::limits::SLOTS;
 
-/// Numbers of hot keys by hash slot, of all cores. Each key's home core counts it; all cores read the numbers,
-/// which may be a moment old.
+/// Numbers of hot keys by hash slot, of all cores. Each key is counted by its home core (the core through which the
+/// key's requests pass); all cores read the numbers, which may be a moment old.
 #[derive(Debug)]
 pub struct HotSlots {
     slots: Box<[AtomicU16]>,
@@ -22,13 +23,13 @@ impl Default for HotSlots {
 }
 
 impl HotSlots {
-    /// Counts a key of a slot that has become hot.
+    /// Counts one more hot key in a slot.
     pub fn add(&self, slot: u16) {
         self.slots[usize::from(slot)].fetch_add(1, Ordering::Relaxed);
         self.all.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts off a key of a slot that is hot no more. It was counted with [`HotSlots::add`].
+    /// Counts one hot key less in a slot: a key that was counted with [`HotSlots::add`] is no longer hot.
     pub fn remove(&self, slot: u16) {
         self.slots[usize::from(slot)].fetch_sub(1, Ordering::Relaxed);
         self.all.fetch_sub(1, Ordering::Relaxed);

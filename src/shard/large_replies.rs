@@ -23,8 +23,8 @@ use crate::values::{Action, ConnectionId, Owner, Timestamp};
 /// bytes of all large replies that one core receives at a time). Smaller ones are received without regard to
 /// it.
 const LARGE_BYTES_MIN: usize = 64 << 10;
-/// The time without a byte of a large reply after which other replies may use the room that was reserved for
-/// the bytes that its store has announced.
+/// The time without a byte of a large reply after which the bytes that its store has announced no longer count towards
+/// the room (limit on the bytes of all large replies), so that other replies may use it.
 const SILENT: Duration = Duration::from_millis(250);
 
 /// A connection to a store: its number, and the generation that tells it from earlier ones in its place.
@@ -33,14 +33,14 @@ type Connection = (ConnectionId, u32);
 /// How a large reply is being received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reading {
-    /// The connection is being read, and bytes of the reply have come in the last 250 ms: all bytes that the
-    /// store has announced count towards the room.
+    /// The connection is being read, and bytes of the reply have come in the last 250 ms: all bytes that the store has
+    /// announced count towards the room (limit on the bytes of all large replies).
     Goes,
-    /// The connection is being read, but no bytes of the reply have come for 250 ms: only the bytes received
-    /// count towards the room.
+    /// The connection is being read, but no bytes of the reply have come for 250 ms: only the bytes received count
+    /// towards the room (limit on the bytes of all large replies).
     Silent,
-    /// The connection is not being read, because there is no room for the rest of the reply. Only the bytes
-    /// received count towards the room.
+    /// The connection is not being read, because there is no room for the rest of the reply. Only the bytes received
+    /// count towards the room (limit on the bytes of all large replies).
     Paused,
 }
 
@@ -85,9 +85,10 @@ impl LargeReplies {
         Self { bytes_max, listed: Vec::new() }
     }
 
-    /// Records that a reply is being received over a connection: `held` bytes of it have come, and `missing`
-    /// more are announced. Pauses reading of connections, by actions for the runtime, if the room is full and
-    /// more than one reply is being received. Returns how many connections were paused.
+    /// Records that a reply is being received over a connection: `held` bytes of it have come, and `missing` more are
+    /// announced. Does nothing if these are less than 64 KiB together. Pauses reading of connections, by actions for
+    /// the runtime, while the replies take more than the room (limit on their bytes) and more than one is being
+    /// received. Returns how many connections were paused.
     pub fn handle_part(
         &mut self,
         connection: Connection,
@@ -177,8 +178,8 @@ impl LargeReplies {
         self.listed.iter().filter(|listed| listed.is_paused()).map(|listed| listed.connection)
     }
 
-    /// Returns the number of bytes that the replies take of the room: those received, and those that stores
-    /// have announced on connections that are being read and not silent.
+    /// Returns the number of bytes that count towards the room (limit on the bytes of all large replies): those
+    /// received, and those that stores have announced on connections that are being read and not silent.
     fn bytes(&self) -> usize {
         self.listed.iter().fold(0, |sum, listed| sum.saturating_add(listed.bytes()))
     }
@@ -271,8 +272,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Replies that grow beyond what was announced, fall silent, end and are lost in any order: two or
-        /// more are received at once only if they fit in the room together, and never are all of them paused.
+        /// Replies grow beyond what was announced, fall silent, end and are lost in any order. Checks that two or more
+        /// are received at once only if they fit together into the room (limit on their bytes), and that at no time all
+        /// of them are paused.
         #[test]
         fn the_room_is_kept_and_somebody_goes_on(
             steps in proptest::collection::vec((0..12_u32, 0..8_u8, 0..400_000_usize, 0..800_000_usize), 1..300),

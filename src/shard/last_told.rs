@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const PLACES: usize = 1 << 16;
 /// Mask of the digest of a request and its reply in a place of the table: the lower 48 bits.
 const DIGEST: u64 = (1 << 48) - 1;
-/// Flag of a place of the table which says that a reply to one of its requests was kept at some time.
+/// Flag of a place of the table which says that a reply to one of its requests was once kept in the hot-key cache.
 const KEPT: u64 = 1 << 48;
-/// Unit of the count of replies that clients were given without their being kept, which fills the upper 15
-/// bits of a place of the table and wraps around.
+/// Unit of the count of replies that clients were given and that were not kept in the hot-key cache. The count fills
+/// the upper 15 bits of a place of the table and wraps around.
 const SEEN: u64 = 1 << 49;
 
 /// The digests of the replies to reads that clients were given last, shared by all cores of the process.
@@ -82,9 +82,9 @@ impl LastTold {
         self.places[look.place].load(Ordering::SeqCst) / SEEN == look.seen / SEEN
     }
 
-    /// Records that the reply to a fetch (shared read of a hot key) is kept; `told` is its digest, `look` the
-    /// state of its place before the fetch was sent. False if it must not be kept: a client was given another
-    /// reply, which may be newer, since then.
+    /// Records that the reply to a fetch (shared read of a hot key) is kept in the hot-key cache; `told` is its digest,
+    /// `look` the state of its place before the fetch was sent. False if it must not be kept: a client was given
+    /// another reply, which may be newer, since then.
     pub fn keep(&self, look: &Look, told: Told) -> bool {
         let kept = self.places[told.place].fetch_update(Ordering::SeqCst, Ordering::SeqCst, |now| {
             let may_be_kept = now / SEEN == look.seen / SEEN || now & DIGEST == told.digest;
@@ -93,8 +93,8 @@ impl LastTold {
         kept.is_ok()
     }
 
-    /// Records a reply that a client is given without its being kept. False if another reply may be kept of
-    /// its key, which the caller then has to invalidate.
+    /// Records a reply that a client is given and that is not kept in the hot-key cache. False if another reply to the
+    /// request may be kept there: the caller then has to invalidate all that is kept of the key.
     pub fn pass(&self, told: Told) -> bool {
         let place = &self.places[told.place];
         let next = |now: u64| (now / SEEN).wrapping_add(1).wrapping_mul(SEEN) | (now & KEPT) | told.digest;

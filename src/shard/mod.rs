@@ -1,4 +1,4 @@
-//! Shard: everything that one core does, in rooms whose state no other room can name, and the way of a
+//! Shard: everything that one core does, in rooms (modules) whose state no other room can name, and the way of a
 //! request through them.
 //!
 //! ```text
@@ -14,7 +14,7 @@
 //! |---|---|---|
 //! | `env.rs` | settings, quotas in force, buffers, counters, actions: lent to the others | |
 //! | `clients/` | clients, their turns, what they wait for, the order of their answers | stores |
-//! | `admission/` | prices, accounts, who waits for a pool | connections of either kind |
+//! | `admission/` | prices, accounts, requests that wait for a grant of a quota | connections of either kind |
 //! | `hot_keys/` | which keys are hot, what is kept of them, who waits for a fetch | clients, accounts, connections |
 //! | `upstream/` | the four rooms below, and the order in which they are asked | clients, accounts |
 //! | `cluster/` | slots on the move, redirected requests, replicas that answer reads, retries | connections, windows |

@@ -103,8 +103,8 @@ struct Taken(AtomicU32);
 #[derive(Debug)]
 pub struct MonitorBoard {
     taken: Taken,
-    /// An entry for each place of a monitor: 0 if the place has no monitor, else its flags, tenant and core,
-    /// packed by [`entry`].
+    /// An entry for each place that a monitor (client that has sent `MONITOR`) may take: 0 if no monitor has it, else
+    /// the monitor's flags, tenant and core, packed by [`entry`].
     entries: Box<[AtomicU64]>,
     /// For each monitor, the number of lines that other cores have left out and that the monitor has not been
     /// told of.
@@ -151,14 +151,14 @@ impl MonitorBoard {
         self.taken.0.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the largest number of monitors that there can be.
+    /// Returns the largest number of monitors (clients that have sent `MONITOR`) that all cores may have together.
     pub fn places(&self) -> usize {
         self.entries.len()
     }
 
-    /// Takes a place on the board for a new monitor (client that has sent `MONITOR`) of this core. None if
-    /// all places are taken, or if monitors of its tenant, which is not an administrator's, have a quarter of
-    /// all places (at least one).
+    /// Takes a place on the board for a new monitor (client that has sent `MONITOR`) of this core. None if all places
+    /// are taken, or if the monitor may see only its tenant's requests and such monitors of that tenant have a quarter
+    /// of all places (at least one) already.
     pub fn take(&self, shard: ShardId, sight: Sight) -> Option<MonitorPlace> {
         let new = entry(shard, sight, Reading::Ready);
         let of_tenant_max = if sight == Sight::All { self.places() } else { (self.places() / 4).max(1) };
@@ -208,8 +208,8 @@ impl MonitorBoard {
         ShardId((self.entries[place].load(Ordering::Relaxed) & ((1 << SHARD_BITS) - 1)) as u16)
     }
 
-    /// Adds to the number of lines that were left out for a monitor, which reads too slowly, until it is
-    /// told.
+    /// Adds to the number of lines that cores other than its own have left out for a monitor (client that has sent
+    /// `MONITOR`), of which it is yet to be told.
     pub fn add_left_out(&self, place: MonitorPlace, lines: u64) {
         self.left_out[place].fetch_add(lines, Ordering::Relaxed);
     }

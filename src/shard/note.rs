@@ -10,11 +10,12 @@ use crate::values::Timestamp;
 pub enum Note {
     /// A request is about to be answered without its backend, which may still carry it out.
     Unsettled,
-    /// A request that was answered without its backend, or a part of it, is over at the backend, too: it cannot
-    /// take effect after later requests any more.
+    /// A request, or a part of one, that weir answered before its backend did cannot take effect after later requests
+    /// of its client any more: the backend has replied, or the connection was lost, and later ones first ask the store
+    /// to kill it.
     Settled {
-        /// True if the backend has replied to it, or never got it; false if its connection was lost, so that
-        /// it may yet take effect.
+        /// True if the backend has replied to the request, or never got it; false if its connection was lost, so that
+        /// it may still take effect before later requests of its client.
         is_certain: bool,
     },
     /// A request, or one part of it, is about to be answered before its store replies. The store still works on it,

@@ -31,7 +31,7 @@ pub enum Outcome {
     /// The request was sent to a backend, and whether it was carried out is unknown: it costs its estimated
     /// price.
     Lost,
-    /// The request was refused after it had been admitted, and was sent to no backend: it costs nothing.
+    /// weir refused the request after it had been admitted, and counts it as not carried out: it costs nothing.
     Refused,
 }
 
@@ -54,13 +54,13 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome of a request that weir answered by itself: only the bytes of its reply cost
-    /// anything.
+    /// Returns the outcome of a request that weir answered by itself: besides the part of its price that is known on
+    /// arrival, it costs only the bytes of its reply.
     pub const fn answered(reply_bytes: usize) -> Self {
         Self::served((reply_bytes as u64, 0), (0, 0), 0)
     }
 
-    /// Returns the outcome of a request that was answered with the reply to another request.
+    /// Returns the outcome of a request that was answered from memory, or with the reply to another request.
     pub const fn cached(reply_bytes: usize) -> Self {
         Self::cached_values(reply_bytes, 1)
     }
@@ -77,10 +77,11 @@ pub struct Settlement {
     pub(super) measured: Measured,
     /// The number of parts of the request that a backend answered, or that weir answered by itself.
     pub(super) served: u16,
-    /// The number of parts that were sent and never answered; `u16::MAX` if there are none and at least one
-    /// part was answered from memory, or from a fetch that another request had caused.
+    /// The number of parts of the request that were sent and never answered; `u16::MAX` if there are none and at least
+    /// one part was answered from memory, or from a fetch that another request had caused.
     pub(super) lost: u16,
-    /// True if a part was refused after the request had been admitted, and was sent to no backend.
+    /// True if weir refused a part of the request after the request had been admitted, and counts the part as not
+    /// carried out.
     pub(super) is_refused: bool,
 }
 
@@ -89,7 +90,7 @@ pub struct Settlement {
 pub(super) const CACHED: u16 = u16::MAX;
 
 impl Settlement {
-    /// Creates the measurements of a request in one part from its outcome.
+    /// Creates the measurements of a request that was not split, from its outcome.
     #[inline]
     pub fn of(outcome: Outcome) -> Self {
         let mut settlement = Self::default();

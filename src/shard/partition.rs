@@ -22,8 +22,8 @@ const BULK_HEAD_BYTES_MAX: usize = 1 + 10 + 4;
 /// Maximum number of bytes of a request before its first key, without the name of the command.
 const FRAME_HEAD_BYTES_MAX: usize = 1 + 10 + 2 + BULK_HEAD_BYTES_MAX;
 
-/// Part of a split request: the keys that have one home core (the core through which a key's requests pass),
-/// backend and connection.
+/// Part of a split request: the keys that have one home core (the core through which a key's requests pass), backend
+/// and connection; in front of a cluster, or of hot keys, those of one slot.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
     /// The home core (the core through which a key's requests pass) of all keys of the part, which sends the
@@ -82,7 +82,8 @@ pub struct Partition {
     /// slots.
     by_slot: bool,
     permission: Permission,
-    /// Index of the part of each slot or connection; `u16::MAX` where there is none.
+    /// Index of the part of each slot (in front of a cluster) or of each home core's connection to a backend;
+    /// `u16::MAX` where there is none.
     part_at: Vec<u16>,
     parts: Vec<Part>,
     /// Index of each key's part, in the order of the keys.
@@ -145,8 +146,8 @@ impl Partition {
         partition
     }
 
-    /// True if a request with one argument per key is divided by [`Self::whole`] with `hot` even where all its keys
-    /// could be in one part: they have several slots, all of them with hot keys.
+    /// True if [`Self::whole`] with `hot` divides a request with one argument per key even where all its keys could be
+    /// in one part: there are at most 16 keys, and they have several slots, all of them with hot keys.
     pub fn divides(arguments: &Arguments<'_>, hot: &HotSlots) -> bool {
         if !may_divide(arguments.len() - 1, hot) {
             return false;
@@ -196,8 +197,8 @@ impl Partition {
         self.parts.len() > 1
     }
 
-    /// True if all keys are in their parts and these are still right: they are not if the core has got its
-    /// first map of a cluster since the splitting began.
+    /// True if all keys are in their parts and the parts are still right: they are not if the core has got its first
+    /// map of a cluster since the splitting began, as each slot needs a part of its own then.
     pub fn is_in_force(&self, env: &Env, arguments: &Arguments<'_>) -> bool {
         self.by_slot == env.slots.is_some() && self.is_whole(arguments)
     }
@@ -271,9 +272,9 @@ impl Partition {
 
     /// Divides each part whose keys are all in slots with hot keys into one part for each slot, so that these
     /// keys are answered from memory or share fetches (shared reads of hot keys). Keys of one slot stay in one
-    /// part, whose values are from one moment. A part with any other key goes to its store anyway, and stays
-    /// as it is. Called when all keys are assigned to parts; nothing happens before a cluster, where each slot
-    /// has a part of its own already, and for more than 16 keys.
+    /// part, whose values are from one moment. A part with any other key goes to its store anyway, and stays as it is.
+    /// Called when all keys are assigned to parts. Does nothing in front of a cluster, where each slot has a part of
+    /// its own already, and for more than 16 keys.
     fn set_hot_apart(&mut self, arguments: &Arguments<'_>, hot: &HotSlots) {
         if self.by_slot || !may_divide(self.order.len(), hot) {
             return;

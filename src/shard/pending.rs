@@ -13,15 +13,15 @@ use crate::values::Timestamp;
 pub struct InFlight {
     pub envelope: Envelope,
     pub sent_at: Timestamp,
-    /// The number of requests in flight at the bulkhead (the window in front of a backend) when this one was
-    /// sent, at most 65,535.
+    /// The number of requests in flight through the bulkhead (the window in front of a backend) when this one was sent,
+    /// itself included, at most 65,535.
     pub depth: u16,
     /// The reason, if there is one, why the response time does not count as a sample of the backend's latency.
     pub odd: Odd,
     /// True if weir has answered the request already, so that the backend's reply is dropped.
     pub is_abandoned: bool,
-    /// Reading of the backend's quiet time (in which it answers nothing) when the request was sent, if the
-    /// request does not show how much work it is; else 0.
+    /// Reading of the backend's quiet time (running sum of the shares of the time in which it answered nothing) when
+    /// the request was sent, if the request does not show how much work it is; else 0.
     pub quiet_reading: u32,
 }
 
@@ -64,9 +64,9 @@ pub enum Odd {
 }
 
 impl InFlight {
-    /// Creates the record of a request that is sent now. `depth` is the number of requests in flight,
-    /// this one included, `odd` says why its response time is no sample, if it is none, and `quiet_reading`
-    /// is the reading of the backend's quiet time.
+    /// Creates the record of a request that is sent now. `depth` is the number of requests in flight, this one
+    /// included, `odd` says why its response time is no sample, if it is none, and `quiet_reading` is the reading of
+    /// the backend's quiet time (in which it answers nothing), or 0 if the request shows how much work it is.
     #[inline]
     pub fn new(
         envelope: &Envelope,

@@ -15,13 +15,14 @@ const USUAL: Duration = Duration::from_millis(1);
 /// longer, and requests that wait for it are its victims; few requests take as long.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// The quiet time of one backend, as one core sees it.
+/// The quiet time of one backend, as one core sees it: time in which it answers nothing although requests whose work
+/// does not show (such as scripts) are in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quiet {
     heard_at: Timestamp,
-    /// The sum over all quiet times so far of their length divided by the number of requests that shared
-    /// each, in microseconds; it begins again from zero after 71 minutes of quiet. The difference of two
-    /// readings is the share of a request that was in flight between them.
+    /// The sum over all quiet times so far of their length divided by the number of requests whose work does not show
+    /// (such as scripts) and which were in flight then, in microseconds; it begins again from zero after 71 minutes.
+    /// The difference of two readings is the share of such a request that was in flight between them.
     shared_micros: u32,
     /// True if requests whose work does not show (such as scripts: neither request nor reply tells how much
     /// work they are) may be in flight on connections that clients share.
@@ -103,8 +104,8 @@ impl Quiet {
         self.on_private_links = self.on_private_links.saturating_sub(1);
     }
 
-    /// Returns a request's share of the backend's quiet time since it was sent, in microseconds. `reading` is
-    /// the reading of the quiet time from that moment.
+    /// Returns a request's share of the backend's quiet time (in which it answered nothing) since the request was sent,
+    /// in microseconds. `reading` is what [`Self::handle_sent`] returned then.
     pub const fn share_since(&self, reading: u32) -> u32 {
         self.shared_micros.wrapping_sub(reading)
     }

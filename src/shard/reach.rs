@@ -14,8 +14,8 @@ const DATABASES_MAX: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untold;
 
-/// Calls `each` with every key of a message. Fails if the message is malformed or has a command whose keys are
-/// unknown. It fails also for a request above `bytes_max` bytes.
+/// Calls `each` with every key of a message. Fails if the message is malformed, has a command whose keys are unknown,
+/// or has a request above `bytes_max` bytes; `each` may have been called before.
 pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8])) -> Result<(), Untold> {
     for_each_request(message, bytes_max, &mut |arguments| {
         let command = command::recognise(arguments).map_err(|_| Untold)?;
@@ -26,9 +26,10 @@ pub fn for_each_key(message: &[u8], bytes_max: usize, each: &mut impl FnMut(&[u8
 
 /// Calls `each` with every key that a message may change, and the key's database: `database`, or one that the
 /// message selects. A store may refuse a `SELECT`, so a key behind one is passed once for each database that
-/// may be selected there. With `trusts_scripts` a script changes only the keys that it names. Fails for a
-/// script without `trusts_scripts`, for a command that changes keys without naming them, and for a request
-/// above `bytes_max` bytes.
+/// may be selected there. With `trusts_scripts` a script changes only the keys that it names. Fails if the message is
+/// malformed or selects more than three other databases, for a script without `trusts_scripts`, for an administrator's
+/// command, for one that changes keys without naming them or moves them to another database, and for a request above
+/// `bytes_max` bytes.
 pub fn for_each_written_key(
     message: &[u8],
     (database, bytes_max): (Database, usize),
@@ -89,7 +90,8 @@ pub struct Inner<'a> {
 }
 
 /// Calls `each` with every key that a message, a transaction or one request, reads by `MGET` or by a cacheable command
-/// with a single key. Stops at a request above `bytes_max` bytes, and at one that selects another database.
+/// with a single key. Stops at a request that is malformed, unknown or above `bytes_max` bytes, and at one that selects
+/// another database.
 pub fn for_each_read(message: &[u8], bytes_max: usize, each: &mut impl FnMut(Inner<'_>)) {
     let mut next: Option<u32> = None;
     // An error needs no handling here: a message whose keys are unknown counts as a write, which makes kept

@@ -1,19 +1,22 @@
-//! Refusals of requests, and the only place that words their error replies. A refusal is an outcome, not an
-//! error.
+//! Refusals: reasons why weir does not have a request carried out (a quota, overload, a deadline, an unavailable
+//! store), and the texts of the error replies for them.
 
 use std::time::Duration;
 
-/// The reason to give up a connection whose store refuses its database. It says nothing about the store's
-/// health.
+/// The reason to give up a connection whose store refuses the database that the connection selects. Counts as no
+/// failure of the store.
 pub const NO_DATABASE: &str = "no-database";
-/// The reason to give up a connection whose store refuses weir's user or password, or the RESP version. It says
-/// nothing about the store's health.
+/// The reason to give up a connection whose store refuses weir's user or password, or the RESP version. Counts as no
+/// failure of the store.
 pub const LOGIN_REFUSED: &str = "login-refused";
-/// The reason to give up a connection whose store refuses all requests at present.
+/// The reason to give up a connection whose store refuses all requests at present: it loads its data, is busy with a
+/// script, or has lost its primary.
 pub const NOT_READY: &str = "not-ready";
-/// The reason to give up a connection whose store has sent a reply that no request is owed.
+/// The reason to give up a connection whose store has sent something that is neither the reply to a request nor a
+/// message that may come unasked.
 pub const UNEXPECTED_REPLY: &str = "unexpected-reply";
-/// The reason to give up a connection whose store sends an error unasked and closes it, before any request.
+/// The reason to give up a new connection on which the store, before any reply, sends an error unasked and closes it,
+/// since it has too many clients or is in protected mode.
 pub const TURNED_AWAY: &str = "turned-away";
 
 /// True if a store's reply within the greeting (the requests that open a connection) is the error that it
@@ -59,16 +62,17 @@ use crate::routing::cluster::NodeRefusal;
 /// Reason why weir refused a request, with the data of the error reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal<'a> {
-    /// The backend could not be reached, or its connection was lost before it answered (`-UNAVAILABLE`).
+    /// No backend can carry the request out now, or none has answered it: the backend could not be reached or is
+    /// ejected, its connection was lost, or no cluster node takes the request (`-UNAVAILABLE`).
     Unavailable {
         /// Address of the backend that the request was for.
         backend: &'a str,
-        /// Word for the event that made the backend unavailable, such as `connection-lost`.
+        /// Word for the reason why the backend is unavailable, such as `connection-lost`.
         reason: &'static str,
         /// Time after which the client may try again.
         retry_after: Duration,
     },
-    /// A quota is used up (`-THROTTLED`).
+    /// A quota is used up, or a hot key is written too often (`-THROTTLED`).
     Throttled {
         /// Scope of the quota: `global`, `tenant` or `user`; or `key`, for the limit of writes to a hot key.
         scope: &'static str,
@@ -78,21 +82,22 @@ pub enum Refusal<'a> {
         user: Option<&'a str>,
         /// Limit of the quota, in request units per second; for a key, in writes per second.
         limit: u64,
-        /// Whole request units that are left in the quota's bucket.
+        /// Whole request units that are left in the quota's bucket; 0 for a hot key.
         remaining: u64,
-        /// Time after which the quota covers the request.
+        /// Time after which the quota, or the limit of writes, admits the request.
         retry_after: Duration,
     },
-    /// Too many requests wait or are in flight already (`-OVERLOADED`).
+    /// The request was not sent, because too many others wait or are in flight, or because the backend is stalled or
+    /// slow (`-OVERLOADED`).
     Overloaded {
-        /// Word that says what is full, such as `queue` or `window`.
+        /// Word for the kind of overload, such as `queue`, `window`, `stalled` or `latency`.
         reason: &'static str,
         /// Address of the backend that the request was for.
         backend: &'a str,
         /// Time after which the client may try again.
         retry_after: Duration,
     },
-    /// The backend stalled with the request in flight (`-OVERLOADED`). A write may still be carried out.
+    /// The backend stalled (sends nothing) with the request in flight, and weir answers in its place (`-OVERLOADED`).
     Abandoned {
         /// Address of the backend that the request was sent to.
         backend: &'a str,
@@ -126,27 +131,29 @@ pub enum Refusal<'a> {
 /// Text appended to the refusal of a write that was sent and not answered.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 
-/// Reason why a request was not sent to its backend, from which the client's error reply is made.
+/// Reason why a request was not sent to its backend, or not to another one after a cluster node refused it; the
+/// client's error reply is made from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotSent {
     /// The backend could not be reached; the next attempt to connect is after this time.
     Down(Duration),
     /// The backend refuses the database that the client has selected; weir tries it again after this time.
     NoDatabase(Duration),
-    /// The backend is unhealthy, and its breaker refuses requests for this time.
+    /// The backend is ejected: its breaker refuses requests for this time, because the backend is unhealthy.
     Ejected(Duration),
-    /// Too many requests are in flight on the backend connection, or too many bytes wait to be sent on it.
+    /// Too many requests are unanswered on the connection to the backend, or too many bytes wait to be sent on it or on
+    /// private links (connections that one client has to itself).
     Full,
     /// Too many bytes wait to be sent to the key's home core (the core through which a key's requests pass).
     CoreFull,
-    /// As many requests as the window permits are in flight at the backend, and requests may not wait; a
-    /// retry makes sense after this time.
+    /// As many requests as the window permits are in flight at the backend, and no queue is configured in which they
+    /// could wait; a retry makes sense after this time.
     Window(Duration),
-    /// The queue in front of the backend is full, or the request would have waited in it for too long; a
-    /// retry makes sense after this time.
+    /// The queue in front of the backend is full, the request has waited in it for too long, or too many reads wait for
+    /// the fetch of a hot key; a retry makes sense after this time.
     Queue(Duration),
-    /// The backend has stalled (sends nothing although requests are in flight); a retry makes sense after this
-    /// time.
+    /// The backend has stalled (sends nothing although requests are in flight), or may still carry out an earlier
+    /// request of the client which weir has answered in its place; a retry makes sense after this time.
     Stalled(Duration),
     /// The backend is busy with a script, so the client gets `-BUSY`, as from a store.
     Busy,
@@ -161,16 +168,17 @@ pub enum NotSent {
     /// All private links (connections to stores that one client has to itself) of the core, or of the
     /// tenant's part of them, are in use.
     Links,
-    /// There is no room, on the core or for the tenant, for another channel with one subscription for all
-    /// clients.
+    /// There is no room, on the channel's home core (the one that subscribes for all clients) or for the tenant, for
+    /// another channel with one subscription for all clients.
     SharedChannels,
-    /// The request's slot has no owner among the nodes of the cluster.
+    /// The request's slot has no owner among the nodes of the cluster, or no node is known that could take the request.
     NoOwner,
-    /// A request was sent to a node of the cluster as to a primary, and the node is no primary.
+    /// The request was for a primary of the cluster, and the node that it was meant for is no primary any more.
     NotPrimary,
     /// The primaries of the cluster could not all be asked, so the request might miss keys.
     Unconfirmed,
-    /// Cluster nodes redirected the request for too long, or after one of them may have carried it out.
+    /// Cluster nodes redirected the request for too long or too often, or there is no room to hold it until it can be
+    /// sent again, or a node may have carried it out already.
     Redirects,
 }
 
@@ -196,11 +204,11 @@ impl Stage {
     }
 }
 
-/// Retry delay for requests of a tier (importance) that is refused because the backend is slow: shedding
-/// levels last for at least a second.
+/// Time after which a client may try again whose request was refused for its tier (importance) because the backend is
+/// slow: shedding levels last for at least a second.
 const RETRY_STRAINED: Duration = Duration::from_secs(1);
-/// Retry delay for a request that no node of the cluster can carry out at present, such as while its slot
-/// moves.
+/// Time after which a client may try again whose request no node of the cluster can carry out at present, such as while
+/// its slot moves.
 const RETRY_MOVED: Duration = Duration::from_millis(100);
 /// Time after which a client may try again when all private links (connections to stores that one client has
 /// to itself), or all places for channels that clients share, are in use.
@@ -352,8 +360,8 @@ pub fn reasoned_abort(reply: &[u8], step_error: &[u8]) -> Option<Vec<u8>> {
         .then(|| [b"-EXECABORT Transaction discarded because of: ".as_slice(), step_error, b"\r\n"].concat())
 }
 
-/// Appends an `-OVERLOADED` reply with the reason, the backend's address and the time after which to retry.
-/// Hand-written rather than formatted, as [`throttled`] is.
+/// Appends an `-OVERLOADED` reply with the reason, the backend's address and the time after which to retry. For speed,
+/// it does without the formatting machinery, as [`throttled`] does.
 fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Duration) {
     for text in ["-OVERLOADED reason=", reason, " backend=", backend, " retry_after_ms="] {
         out.extend_from_slice(text.as_bytes());

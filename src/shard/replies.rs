@@ -47,14 +47,14 @@ pub fn turn_away_as(
     }
 }
 
-/// Appends the error reply to a request for `backend` that was not sent for this reason, and counts the refusal.
+/// Appends the error reply to a request for `backend` that was not sent for the reason `why`, and counts the refusal.
 pub fn write_refusal(env: &mut Env, backend: BackendId, why: NotSent, out: &mut Vec<u8>) {
     let counter = encode_refusal(env, backend, why, out);
     env.counters.add(counter, 1);
 }
 
-/// Appends the error reply to a request for `backend` that was not sent for this reason. Returns the counter of such
-/// refusals.
+/// Appends the error reply to a request for `backend` that was not sent for the reason `why`. Returns the counter of
+/// such refusals.
 fn encode_refusal(env: &Env, backend: BackendId, why: NotSent, out: &mut Vec<u8>) -> Counter {
     let (counter, refusal) = why.refusal(env.backend_name(backend));
     refusal.encode(out);

@@ -19,14 +19,15 @@ pub struct ReplyTo {
     /// Index of the part of a split request; 0 for a request in one piece. For a fetch (shared read of a hot
     /// key), 1 marks the reply to a command sent before it ([`Self::ahead`]).
     pub part: u16,
-    /// The client's place in that shard's table of clients. Two high bits mark the addresses of flights
-    /// (fetches of hot keys) and of pieces (one key's part of a split request) instead.
+    /// Index of the client in that shard's table of clients. With one of its two highest bits set, the address is that
+    /// of a flight (fetch of a hot key) or of a piece (one key's part of a split request), and the rest is an index in
+    /// their table.
     pub client: u32,
-    /// Generation of the place in the table of clients, which distinguishes the client from later ones in the
-    /// same place.
+    /// Generation of the entry in that table, which distinguishes the client, or the flight (fetch of a hot key), from
+    /// others that have the same index at other times.
     pub generation: u32,
-    /// Sequence number of the request on its client connection, by which the reply finds its place among the
-    /// client's replies.
+    /// Sequence number of the request on its client connection, which gives the order of the client's replies; 0 for a
+    /// flight (fetch of a hot key).
     pub sequence: u32,
 }
 
@@ -79,7 +80,7 @@ impl ReplyTo {
         self.part == 1
     }
 
-    /// Returns the client's id on its shard.
+    /// Returns the client's id on its shard. Meaningful only for the address of a client's reply.
     #[inline]
     pub fn client_id(self) -> ClientId {
         ClientId { index: self.client, generation: self.generation }
@@ -144,7 +145,8 @@ pub struct Touches {
 /// Which keys a request reads or writes, unpacked from [`Touches`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touched<'a> {
-    /// The request reads or writes no key, or only keys that can never be hot.
+    /// The cache of hot keys is not concerned: the request reads or writes no key, or only keys that can never be hot,
+    /// or is a read that bypasses the cache.
     Nothing,
     /// A single key, whose home core (the core through which a key's requests pass) is the one that sends the
     /// request.
@@ -163,7 +165,7 @@ pub enum Touched<'a> {
 }
 
 impl Touches {
-    /// A request that reads or writes no key.
+    /// A request that does not concern the cache of hot keys ([`Touched::Nothing`]).
     pub const NOTHING: Self = Self { start: 0, length: 0 };
     /// A request for several keys with one home core (the core through which a key's requests pass).
     pub const KEYS: Self = Self { start: 1, length: 0 };
@@ -177,8 +179,8 @@ impl Touches {
     /// backend connection. An offset needs no more than 15 bits.
     const REPORTED: u16 = 1 << 15;
 
-    /// Packs the only key of a request. A key that is empty, or whose offset or length is 32,768 bytes or
-    /// more, counts as no key, because it can never be hot.
+    /// Packs the only key of a request. A key that is empty, or whose offset or length is 32,768 bytes or more, counts
+    /// as no key, and so never becomes hot.
     #[inline]
     pub fn key(command: &Command, place: Argument) -> Self {
         // The offset and the length both fit in 15 bits if their bitwise or does.
@@ -258,8 +260,8 @@ impl Track {
 /// Slot number of requests whose backend is not chosen by a slot. A number rather than a variant of an enum
 /// beside the slot: with an enum, [`Route`] has 10 bytes in place of 8, and [`Envelope`] 56 in place of 48.
 pub const NO_SLOT: u16 = u16::MAX;
-/// Slot number of requests that only a primary may carry out. A replica would answer them too, so `ROLE` is
-/// sent first.
+/// Slot number of requests without a key that are meant for primaries of a cluster, such as `DBSIZE` and `SCAN`. A node
+/// that has become a replica would answer them too, so weir sends `ROLE` before them, to notice.
 pub const PRIMARY: u16 = NO_SLOT - 1;
 const _: () = assert!(SLOTS < PRIMARY);
 
@@ -268,9 +270,10 @@ const _: () = assert!(SLOTS < PRIMARY);
 pub struct Route {
     /// Hash slot of the key; `NO_SLOT` or `PRIMARY` if no slot chooses the backend.
     pub slot: u16,
-    /// The backend that stores the slot.
+    /// The backend that the request is for: the one that stores the slot, if a slot chooses it.
     pub backend: BackendId,
-    /// RESP version of the reply that the client expects.
+    /// RESP version of the reply that the client expects. The request is sent on a connection to the backend that uses
+    /// this version.
     pub protocol: Protocol,
     /// Group of connections to the backend on which the request is sent.
     pub track: Track,
@@ -311,11 +314,13 @@ impl Asker {
 pub struct Nature {
     /// Class of the command, which says what its price grows with and how its response times are grouped.
     pub class: Class,
-    /// Whether the command reads, writes, or does neither, and whether it hides its work.
+    /// Whether the command reads, writes, or does neither, and whether it hides its work: neither the request nor its
+    /// reply shows how much work it is.
     rest: Rest,
 }
 
-/// Effect of a request, and whether it hides its work. One byte, as each request in flight has one.
+/// Effect of a request, and whether it hides its work (neither the request nor its reply shows how much it is). One
+/// byte, as each request in flight has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     Read,
@@ -360,8 +365,9 @@ impl Nature {
     }
 
     /// Returns the number of elements by which a request is priced, from its reply, which has this `kind` and so many
-    /// elements (`rows`) and took `took_micros` microseconds. `end` is the reply's last part. The reply to a command
-    /// for many elements (`SUNIONSTORE`, `LREM`) is the number of elements that it has stored or removed.
+    /// elements (`rows`) and took `took_micros` microseconds. `end` is the reply's last part. A write of many elements
+    /// (`SUNIONSTORE`, `LREM`) replies with the number of elements that it has stored or removed; this number counts,
+    /// but no more than a store can look at in that time.
     #[inline]
     pub fn rows_priced(self, (kind, rows): (u8, u64), end: &[u8], took_micros: u64) -> u64 {
         let reports = kind == b':' && self.class == Class::Range && self.effect() == Effect::Write;

@@ -1,4 +1,4 @@
-//! Results of searching queued requests for several keys for keys that have just become hot, kept with each request so
+//! Keys that have just become hot and that a queued request for several keys names. They are kept with the request, so
 //! that it is not parsed again.
 
 use crate::policy::hot_keys::HotId;
@@ -41,10 +41,11 @@ impl HotSet {
 /// Result of parsing a queued request for several keys: which keys that had become hot it names.
 #[derive(Clone, Copy, Debug)]
 pub struct Searched {
-    /// Number of keys that had become hot on this core since it started when the request was parsed. Keys that
+    /// Number of times that a key had become hot on this core, from its start until the request was parsed. Keys that
     /// became hot later were not looked for.
     pub promotions: u64,
-    /// Keys that the request names, of those whose requests in the queues were not known when it was parsed.
+    /// Keys that the request names, of those that had become hot when it was parsed and whose earlier requests were
+    /// still unnoticed in the queues.
     pub named: HotSet,
 }
 

@@ -76,8 +76,8 @@ pub struct ShardSettings {
     pub reply_bytes_max: usize,
     /// Most bytes of replies that may wait for one client that does not read; with more, it is closed.
     pub output_bytes_max: usize,
-    /// Time without a byte received from a client after which it is closed, unless a reply is owed to it;
-    /// None means never.
+    /// Time without a byte received from a client, or a reply sent to it, after which it is closed, unless a reply is
+    /// owed to it, or it is a subscriber or monitor (`MONITOR`). None means never.
     pub idle_timeout: Option<Duration>,
     /// Time after which a client is closed that has not accepted all of one send, of at most 1 MiB of the
     /// replies that wait for it.
@@ -147,10 +147,11 @@ pub struct HotSettings {
     /// Time for which a reply is kept while its store reports changes of its key; None if stores are not
     /// asked to report them.
     pub tracked_ttl: Option<Duration>,
-    /// The largest number of replies to reads of hot keys that a core keeps; further ones are not kept.
+    /// The largest number of replies to reads of hot keys that a core keeps. To keep a further one, it drops expired
+    /// ones; if there are none, the reply is not kept.
     pub entries_max: usize,
-    /// The largest number of bytes that the kept replies (those held in memory) of a core may have; further
-    /// replies are not kept.
+    /// The largest number of bytes that the kept replies (those held in memory) of a core may have. To keep a further
+    /// one, it drops expired ones; if that does not suffice, the reply is not kept.
     pub bytes_max: usize,
     /// Rates of requests for a key, per second, at which the key's home core (the core through which its
     /// requests pass) lends another core copies of its replies: the rate from all other cores together, and
@@ -213,13 +214,15 @@ pub struct OverloadSettings {
     pub shed: Mode,
     /// The smallest and the largest size of a window, in requests.
     pub window_bounds: Bounds,
-    /// True if fewer expensive requests may be in flight while replies to cheap ones come late.
+    /// True if the limit on expensive requests in flight at a backend is lowered while its replies to cheap ones come
+    /// late.
     pub heavy_yields: bool,
     /// The largest number of this core's requests that may wait in front of each backend, and of their bytes
     /// in front of all backends together. Further requests are refused, or push out less important ones.
     pub queue_limit: Held,
-    /// Times by which a request in a queue counts as too old: the limit while its tier (importance) is
-    /// overloaded, and the interval whose multiples decide otherwise.
+    /// Times by which the queues refuse requests that have waited for too long: the longest wait in an overloaded tier
+    /// (importance), and an interval, multiples of which are the longest wait in other tiers and the time after which a
+    /// tier may count as overloaded.
     pub queue_patience: Patience,
     /// Ratios of a backend's usual latency to its present one below which its shedding levels begin (less
     /// important requests cost more or are refused), one per level, the highest ratio first.
@@ -251,7 +254,7 @@ impl OverloadSettings {
         }
     }
 
-    /// Creates settings for this many cores and backends with every layer off.
+    /// Creates settings for this many cores and backends with window, queue, shedding and breaker all off.
     pub fn off(shards: u16, backends: u16) -> Self {
         Self {
             window: Mode::Off,
@@ -291,8 +294,8 @@ pub struct AdmissionSettings {
     pub weights: Weights,
     /// Interval at which a core reports to the control executor how much of the quotas it spent.
     pub period: Duration,
-    /// The largest number of elements that one step of a `SCAN` may look at, whatever `COUNT` the client asks
-    /// for.
+    /// The largest number of elements that one `SCAN`, `HSCAN`, `SSCAN` or `ZSCAN` request may look at, whatever
+    /// `COUNT` the client asks for.
     pub scan_count_max: u32,
     /// Key of the hash of tenants' and users' names. Secret, so that clients cannot build colliding names;
     /// the same for all shards.
@@ -316,8 +319,8 @@ impl Default for AdmissionSettings {
 pub struct ClientLimits {
     /// Time after which a client that has not logged in is closed; None means never.
     pub login_timeout: Option<Duration>,
-    /// Number of bytes of memory that all clients of all shards together may hold; above it, the largest
-    /// clients are closed.
+    /// Number of bytes of memory that the clients of all shards may take together (for requests and replies); above it,
+    /// the largest clients are closed.
     pub bytes_max: usize,
     /// Counts of each tenant's connections (seats) over all shards, with their limits.
     pub seats: Seats,
@@ -344,7 +347,8 @@ pub struct ClientLimits {
     pub subscriber_slow_bytes: usize,
     /// Longest time for which more than `subscriber_slow_bytes` bytes may wait for one subscriber.
     pub subscriber_slow_time: Duration,
-    /// Origins of web pages that may send requests over HTTP, and host names under which weir may be called.
+    /// Origins of web pages that may send requests over HTTP, and host names, besides IP addresses and localhost, by
+    /// which HTTP requests without an `Authorization` header may address weir.
     pub web: Arc<Rules>,
 }
 
@@ -394,7 +398,7 @@ impl ShardSettings {
         u16::from(self.replicas == Mode::On)
     }
 
-    /// Returns the index of the usual connection to a backend that requests for a slot use.
+    /// Returns the index, among the usual connections to a backend, of the one over which requests for a slot are sent.
     #[inline]
     pub fn lane_of(&self, slot: u16) -> u16 {
         // The low bits of the slot decide, because the high ones have chosen the core and the backend.

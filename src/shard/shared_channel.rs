@@ -28,8 +28,8 @@ pub struct SharedName {
     pub kind: Subscription,
     /// The name of the channel, or the text of the pattern.
     pub name: Bytes,
-    /// Number that the core gave its set of subscribers when the first of them came. Messages with another
-    /// number concern earlier subscribers.
+    /// Number that the core gave its present set of subscribers of the name when the first of them came. Messages with
+    /// another number concern an earlier set.
     pub generation: u32,
 }
 
@@ -142,8 +142,9 @@ impl OwnNumbers {
         }
     }
 
-    /// Returns a store's number of subscribers (`counted`) with this process's clients in place of its
-    /// connections. A store that has counted none replied before the connections were there; its 0 stays.
+    /// Returns a store's number of subscribers (`counted`), in which this process's connections are replaced by its
+    /// clients. If the store has counted no subscriber, it did so before the connections subscribed, and the number
+    /// stays as it is.
     pub fn correct(self, counted: i64) -> i64 {
         if counted <= 0 {
             return counted;
@@ -153,10 +154,10 @@ impl OwnNumbers {
     }
 }
 
-/// Messages from home cores (those that subscribe for all clients) that wait for delivery on this core, in
-/// order. The published ones are bounded: above 32 MiB, those of the channel or pattern with the most bytes
-/// are dropped, and its subscribers are told. If more than three quarters are left, the next largest follows,
-/// and so on. So a flood over many channels does not cost a search for each message.
+/// Messages from home cores (those that subscribe for all clients) that wait for delivery on this core, in order. The
+/// published ones are bounded: above 32 MiB, those of the channel or pattern with the most bytes are dropped, and its
+/// subscribers on this core are to be closed ([`FromHome::Missed`]). If more than three quarters are left, the next
+/// largest follows, and so on. So a flood over many channels does not cost a search for each message.
 #[derive(Debug, Default)]
 pub struct FromHomeQueue {
     waiting: VecDeque<FromHome>,
@@ -164,8 +165,8 @@ pub struct FromHomeQueue {
 }
 
 impl FromHomeQueue {
-    /// Adds a message of a home core (one that subscribes for all clients) to the end of the queue. If
-    /// published messages of more than 32 MiB wait then, drops those of the largest channels or patterns.
+    /// Adds a message of a home core (one that subscribes for all clients) to the end of the queue. If published
+    /// messages of more than 32 MiB wait then, drops those of the channels or patterns with the most bytes.
     pub fn push(&mut self, told: FromHome) {
         self.message_bytes += told.message_bytes();
         self.waiting.push_back(told);

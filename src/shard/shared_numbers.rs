@@ -51,7 +51,8 @@ impl SharedNumbers {
     }
 }
 
-/// True if a channel matches a pattern. `steps` is reduced by the work; false once no steps are left.
+/// True if a channel matches a pattern. `steps` is the number of steps of comparison that may still be taken, and is
+/// lowered by those that are; false if they do not suffice.
 fn matches(pattern: &[u8], channel: &[u8], steps: &mut usize) -> bool {
     let count = |more| {
         let left = steps.checked_sub(more);

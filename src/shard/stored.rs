@@ -13,7 +13,7 @@ use crate::values::limits::COPY_BYTES_MAX;
 pub enum Stored {
     /// A message of at most 22 bytes, stored in place.
     Short { length: u8, bytes: [u8; Self::SHORT_BYTES_MAX] },
-    /// A message in a buffer of the pool, which [`Stored::release`] gives back.
+    /// A message in a buffer of the core's buffer pool, to which [`Stored::release`] gives it back.
     Pooled(Vec<u8>),
     /// A large message, shared by reference count.
     Shared(Bytes),

@@ -21,7 +21,8 @@ use crate::routing::slot_of;
 use crate::values::TenantId;
 use crate::values::limits::TENANTS_MAX;
 
-/// The number of counters (cells) of a tenant: one for all patterns, and others that channels share by hash.
+/// The number of counters (cells) of a tenant: one of subscriptions that may match any channel, and others that
+/// channels share by hash.
 const CELLS: u16 = 64;
 /// The index, among a tenant's counters, of the one that counts unacknowledged subscriptions that may match
 /// any channel: those to patterns, and those that are not read yet.
@@ -48,12 +49,13 @@ struct Cell(AtomicU64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Awaited {
     tenant: TenantId,
-    /// The indices of the tenant's counters in question, each with its generation when the message came.
+    /// The counter of subscriptions that may match any channel, and the one for the message's channel: each as its
+    /// index and its generation when the message came, or `None` if it counted nothing then.
     cells: [Option<(u16, u16)>; 2],
 }
 
-/// Counters of the subscriptions of all cores that stores have not acknowledged, for which earlier
-/// subscriptions a `PUBLISH` has to wait.
+/// Counters of the subscriptions of all cores that stores have not acknowledged. A `PUBLISH` waits for those that began
+/// before it.
 #[derive(Debug)]
 pub struct SubscriptionBoard {
     /// Rows of counters of unacknowledged subscriptions, by tenant, made when a client of the tenant first
@@ -90,8 +92,9 @@ impl Cell {
         (counts > 0).then_some(generation_of(state))
     }
 
-    /// True if no subscription of this generation or an earlier one is counted any more. Begins the next
-    /// generation if that is still to be done, so that later subscriptions are not waited for.
+    /// True if no subscription of this generation (those that began between two changes of the number) or an earlier
+    /// one is counted any more. Begins the next generation if this one is the latest, as soon as the one before has
+    /// ended, so that later subscriptions are not waited for.
     fn is_over(&self, generation: u16) -> bool {
         let state = self.0.load(Ordering::Relaxed);
         let left = count_of(state, generation);
@@ -170,8 +173,8 @@ impl SubscriptionBoard {
         (!self.is_over(&awaited)).then_some(awaited)
     }
 
-    /// True if stores have acknowledged these subscriptions, or they have failed. Begins the next generation
-    /// of each counter for which that is still to be done, so that later subscriptions are not waited for.
+    /// True if stores have acknowledged these subscriptions, or they have failed. Has to be called again until then,
+    /// since it also makes later subscriptions count apart (in the next generation), so that they are not waited for.
     pub fn is_over(&self, awaited: &Awaited) -> bool {
         let Some(row) = self.place(awaited.tenant).get() else { return true };
         // Each counter is looked at even if one is not over, as looks begin the next generation.
@@ -249,10 +252,9 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The model is a list of all subscriptions that are not acknowledged, and of the messages that wait.
-        /// No message goes before a subscription that came before it is acknowledged. Each message goes at
-        /// the latest once all subscriptions from before it are acknowledged, and then all from before the
-        /// moment at which that was so.
+        /// Compares the board with a list of all unacknowledged subscriptions and waiting messages. No message may go
+        /// before a subscription that came before it is acknowledged. Each message has to go once all subscriptions
+        /// from before it are acknowledged, and after that all that had come by that moment.
         #[test]
         fn messages_wait_for_what_came_before_them_only(
             steps in proptest::collection::vec((0..3_u8, 0..1_000_usize), 1..400),

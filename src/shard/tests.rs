@@ -1,4 +1,4 @@
-//! Tests of shards without sockets: the tests move bytes of links and clients by hand.
+//! Tests of shards without sockets: the tests move the bytes of clients and of links (connections to stores) by hand.
 
 mod admission;
 mod breaker;
@@ -882,10 +882,10 @@ struct Sent {
 /// with.
 struct Rig {
     shards: Vec<Shard>,
-    /// The amount, in millionths of a request unit, that the quota pools grant a core beyond what it spent,
-    /// and true if the pools have nothing left after that.
+    /// The amount, in millionths of a request unit, that each core may spend of a bucket after each of its reports, and
+    /// true if the quota pools (the parts of buckets that no core holds) have nothing left beside it.
     pools: (i64, bool),
-    /// The reports of shards to the quota pools, about demand and usage.
+    /// The reports of shards about their demand on quotas and about usage.
     reports: Vec<Report>,
     topology: Topology,
     now: Now,
@@ -909,7 +909,8 @@ struct Rig {
     /// True if shards are told at once that the other shards have handled all bytes that arrived before a
     /// message (`PUBLISH`); false if they are never told.
     others_get_on: bool,
-    /// The number of connections to which stores have given an id in the greeting; the last one has this id.
+    /// The number of connections to which stores have given an id in the greeting (first requests); the last one has
+    /// this id.
     named: u64,
     killed: Vec<String>,
     /// The reply of stores to `CLIENT KILL` of a connection that weir gave up.
@@ -984,7 +985,8 @@ impl Rig {
         }
     }
 
-    /// Returns a key whose home is the core `home`, and whose store is `backend`.
+    /// Returns a key whose home (the core through which its requests pass) is the core `home`, and whose store is
+    /// `backend`.
     fn key(&self, home: u16, backend: u16) -> String {
         let lives_there = |key: &String| {
             let slot = slot_of(key.as_bytes());

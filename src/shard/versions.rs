@@ -1,12 +1,12 @@
 //! Versions of keys: counters of writes that all cores share. A reply that was read before a write is not
 //! used after the write.
 //!
-//! Keys share counter cells by hash, and each backend has one more cell for writes whose keys are unknown. A
-//! cell counts the writes in flight and all that ever began. A core that wants to keep a reply records both
-//! cells before it sends the read, while no write is in flight; the reply is valid for as long as neither
-//! cell has changed. A write changes its cells before its bytes are sent, and is in flight until its reply
-//! has come: so no client that knows of the write's reply is given an earlier value. A write that was refused
-//! before any store carried it out is taken back.
+//! Keys share counter cells by hash, and each backend has one more cell for writes whose keys are unknown. A cell
+//! counts the writes in flight and all that ever began. A core that wants to keep a reply records both cells before it
+//! sends the read, while no write is in flight; the reply is valid for as long as neither cell has changed. A write
+//! changes its cells before its bytes are sent, and is in flight until its reply has come: so no client that knows of
+//! the write's reply is given an earlier value. A write whose connection is lost, so that it may yet be carried out,
+//! counts as in flight for `--hot-ttl` more. A write that was refused before any store carried it out is taken back.
 //!
 //! Cells are used only by requests for hot keys, and by writes that are sent from another core than their
 //! keys' home.
@@ -85,8 +85,8 @@ impl Versions {
         self.at(cell).fetch_add(BEGAN + 1, Ordering::SeqCst);
     }
 
-    /// Records that a write to keys that share a cell (counter of writes) is over: its reply has come, or it
-    /// was never sent.
+    /// Records that a write to keys that share a cell (counter of writes) is over: its reply has come, it was never
+    /// sent, or the time is over for which a write without a reply counts as in flight.
     pub fn end(&self, cell: Cell) {
         let before = self.at(cell).fetch_sub(1, Ordering::SeqCst);
         debug_assert!(before & UNDER_WAY > 0, "a write ends once");

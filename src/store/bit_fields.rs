@@ -129,7 +129,8 @@ fn read_all(call: &mut Call<'_>, operations: &[Operation]) -> Done {
 const INTEGER_BYTES_MAX: usize = b":-9223372036854775808\r\n".len();
 
 /// Carries out a BITFIELD with at least one write: first extends the string with zeros to at least `end`
-/// bytes.
+/// bytes. Refuses the request, before any change, if the value is no string, or if the reply, the memory or
+/// the effort does not suffice.
 fn carry_out(call: &mut Call<'_>, operations: &[Operation], end: usize) -> Done {
     call.out.expect(operations.len() * INTEGER_BYTES_MAX)?;
     let length = call.keyspace.read_string_uncounted(call.at(1), |bytes| bytes.map(<[u8]>::len))?;

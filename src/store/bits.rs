@@ -255,9 +255,9 @@ fn bitop(call: &mut Call<'_>) -> Done {
     call.number(length)
 }
 
-/// Combines the strings at the source keys of BITOP byte by byte, and returns the result, as long as the longest
-/// string. Shorter strings count as followed by zeros. An error if the work would exceed the effort limit, or
-/// the strings the memory that is left.
+/// Combines the strings at the source keys of BITOP byte by byte, and returns the result, as long as the
+/// longest string. Shorter strings count as followed by zeros. An error if a value is no string, if the work
+/// would exceed the effort limit, or the strings the memory that is left.
 fn combined(call: &mut Call<'_>, operation: Operation) -> Result<Vec<u8>, Refusal> {
     let longest = longest(call, operation)?;
     let mut result = vec![0; longest];
@@ -308,8 +308,9 @@ fn source<'a>(call: &'a Call<'_>, key: &[u8], digits: &'a mut Digits) -> &'a [u8
     entry.and_then(|entry| entry.value.bytes(digits)).unwrap_or_default()
 }
 
-/// Returns the length in bytes of the longest string at the source keys of BITOP. Fails if memory has no room
-/// for the strings of that length that the operation makes, or if the work would exceed the effort limit.
+/// Returns the length in bytes of the longest string at the source keys of BITOP, and counts a hit or a miss
+/// for each. An error if a value is no string, if memory has no room for the strings of that length that the
+/// operation makes, or if the work would exceed the effort limit.
 fn longest(call: &mut Call<'_>, operation: Operation) -> Result<usize, Refusal> {
     let mut longest = 0;
     let mut sum = 0_usize;

@@ -80,7 +80,7 @@ fn bzmpop(call: &mut Call<'_>) -> Done {
 
 /// Pops from the first of `keys` (positions of words in the request) that has an element, and replies. If
 /// none has one, the call waits until an element arrives or `timeout` ends; within a transaction or a script
-/// it replies with null at once. An error if a key holds a value of another type.
+/// it replies with null at once. An error if a key that is looked at holds a value of another type.
 fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: Timeout) -> Done {
     let arguments = call.arguments;
     let serve = if want.kind() == Kind::List { lists::serve } else { sorted_sets::serve };
@@ -100,7 +100,7 @@ fn serve_or_wait(call: &mut Call<'_>, keys: Range<usize>, want: Want, timeout: T
 }
 
 /// Carries out WAIT. The store has no replicas, so no replica ever acknowledges a write: a call for more than
-/// 0 replicas waits for its timeout, and the reply is 0.
+/// 0 replicas waits for its timeout, except in a transaction or a script, and the reply is 0.
 fn wait(call: &mut Call<'_>) -> Done {
     let replicas = call.integer_at(1)?;
     let timeout = waits::milliseconds_at(call, 2)?;
@@ -110,8 +110,9 @@ fn wait(call: &mut Call<'_>) -> Done {
     call.integer(0)
 }
 
-/// Carries out WAITAOF. The store writes nothing to disk and has no replicas, so nothing ever acknowledges a
-/// write: the reply is two zeros, after the timeout if the call asks for replicas.
+/// Carries out WAITAOF. The store has no replicas, so none ever acknowledges a write: the reply is two zeros,
+/// after the timeout if the call asks for replicas outside of a transaction or a script. A call that asks for
+/// the store's own disk is refused, since the store writes nothing to disk.
 fn waitaof(call: &mut Call<'_>) -> Done {
     let local = call.integer_at(1)?;
     if !(0..=1).contains(&local) {

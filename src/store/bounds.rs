@@ -51,7 +51,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Sends a request, and checks that the reply and its buffer stay within their bounds.
+/// Sends a request, checks that the reply and its buffer stay within their bounds, and returns the reply.
 fn checked(bench: &mut Bench, words: &[Vec<u8>]) -> Vec<u8> {
     let borrowed: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
     let reply = bench.send_bytes(&borrowed);

@@ -43,8 +43,9 @@ pub(super) enum Effect {
 }
 
 impl Effect {
-    /// True if memory is too full for a command with this effect: `needed` is the memory that all values would take
-    /// with it, and `most` that which they may take, in bytes.
+    /// True if memory is too full for a command with this effect: `needed` is the memory that all values
+    /// would take with it, and `most` that which they may take, in bytes. Never true for a command that needs
+    /// no more memory.
     pub(super) const fn exceeds(self, needed: u64, most: u64) -> bool {
         match self {
             Self::Grow => needed >= most,
@@ -107,7 +108,7 @@ pub(super) struct Call<'a> {
     /// has the same result wherever it runs.
     pub(super) is_scripted: bool,
     /// False for a command in a transaction or a script, where a blocking command replies at once that it has
-    /// found nothing.
+    /// found nothing, and for a blocking call that is carried out again after its wait.
     pub(super) may_wait: bool,
 }
 
@@ -253,8 +254,8 @@ impl<'a> Call<'a> {
         if growth as u64 > self.memory_left() { Err(Refusal::OutOfMemory) } else { Ok(()) }
     }
 
-    /// Refuses the command if it takes elements that are stored already ([`Effect::Take`]), and values would grow by
-    /// `growth` bytes to an eighth more than they may take.
+    /// Refuses a command that takes elements which are stored already ([`Effect::Take`]), if with `growth`
+    /// bytes more the values would take an eighth more than they may. A growth of 0 is never refused.
     pub(super) fn afford_taken(&self, growth: usize) -> Done {
         let needed = self.keyspace.used().saturating_add(growth as u64);
         if growth > 0 && Effect::Take.exceeds(needed, self.bytes_max()) {

@@ -17,7 +17,8 @@ const EVENTS: &str = "notify-keyspace-events";
 /// below it is the name of the setting for the maximum number of entries.
 const SLOWER_THAN: &str = "slowlog-log-slower-than";
 const SLOW_ENTRIES: &str = "slowlog-max-len";
-/// The name of the setting that limits memory: the number of bytes at which writes are refused.
+/// The name of the setting that limits memory: the number of bytes at which writes that need memory are
+/// refused.
 const MEMORY: &str = "maxmemory";
 
 fn config(call: &mut Call<'_>) -> Done {

@@ -10,7 +10,7 @@ use super::session::Disposition;
 use super::session::Session;
 use crate::protocol::Protocol;
 
-/// The Redis version that clients are told, from which they choose their handshake.
+/// The Redis version that clients are told. Some choose by it which commands they send when they connect.
 pub(super) const REDIS_VERSION: &str = "7.2.4";
 
 /// Maximum number of bytes of a client's name or library name, since these are stored as long as the

@@ -131,8 +131,8 @@ impl<T> Connections<T> {
         self.open.iter().map(id).collect()
     }
 
-    /// Removes a connection whose socket is closed, with its unsent output, and ends its wait, watches and
-    /// subscriptions in the engine.
+    /// Removes a connection whose socket is closed, with its unsent output, and ends its wait, watches,
+    /// tracking and subscriptions in the engine.
     pub fn forget(&mut self, engine: &mut Engine, id: ClientId) {
         if self.get(id).is_some() {
             let mut connection = self.open.remove(id.index as usize);

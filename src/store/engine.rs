@@ -44,7 +44,7 @@ pub struct EngineStatistics {
     pub databases: [(usize, usize); ENGINE_DATABASES as usize],
     /// The approximate memory of all keys and values, in bytes.
     pub bytes_used: u64,
-    /// Number of writes refused because memory use had reached the limit.
+    /// Number of commands refused because with them memory use might have passed the limit.
     pub refused_for_memory: u64,
     /// Number of commands refused because they would exceed the effort limit or the limit on a reply's size.
     pub refused_for_cost: u64,
@@ -168,7 +168,8 @@ impl Engine {
         disposition
     }
 
-    /// Publishes keyspace events that no command has caused, such as those of keys that expired.
+    /// Publishes the keyspace events that are still queued after the present command, if any, such as those
+    /// of keys that expired. No request is charged for that.
     fn publish_events(&mut self) {
         let effort = Effort::new(self.limits.effort_max);
         self.keyspace.events.publish(&mut self.post, None, &effort);
@@ -265,9 +266,10 @@ impl Engine {
         call.disposition
     }
 
-    /// Returns the next bytes to send to a connection other than the one whose request was carried out;
-    /// `None` if there are no more. The owner of the connections calls this after each request, and after
-    /// [`Engine::expire_waits`] and [`Engine::expire_some`].
+    /// Returns the next bytes to send to a connection besides the replies that [`Engine::execute`] has
+    /// appended: the reply to a blocking call that has waited, or a message. `None` if there are no more. The
+    /// owner of the connections calls this after each request, and after [`Engine::expire_waits`] and
+    /// [`Engine::expire_some`].
     pub fn poll_delivery(&mut self) -> Option<Delivery> {
         self.post.next()
     }
@@ -303,9 +305,9 @@ impl Engine {
         self.tally.killed.pop()
     }
 
-    /// Removes expired keys, visiting at most about `budget` keys, and returns how many it visited and
-    /// removed. The owner of the engine calls this many times a second with a budget of a few hundred keys,
-    /// and again at once while more than a quarter of the visited keys turn out to be expired.
+    /// Removes expired keys and hash fields, visiting at most about `budget` of them, and returns how many it
+    /// visited and removed. The owner of the engine calls this ten times a second with a budget of a few
+    /// hundred, and again at once while more than a quarter of the visited ones turn out to be expired.
     pub fn expire_some(&mut self, now: Now, budget: usize) -> Swept {
         self.keyspace.set_now(now.unix_ms);
         self.post.begin();

@@ -122,8 +122,8 @@ struct Event {
 #[derive(Debug, Default)]
 pub(super) struct Events {
     flags: Flags,
-    /// True if events are switched on, with a kind of channel to publish them on (K or E), and any connection
-    /// is subscribed to a channel or pattern. Events are queued only then.
+    /// True if the setting names a kind of channel to publish events on (K or E), and any connection is
+    /// subscribed to a channel or pattern. Events are queued only then.
     is_on: bool,
     queue: Vec<Event>,
     /// The approximate bytes of the events that the present request has queued, keys included, to bound them.
@@ -148,8 +148,8 @@ impl Events {
         self.flags != Flags::default()
     }
 
-    /// Returns the number of keyspace events that were dropped because a request caused too many, or because
-    /// publishing them would have taken too much effort.
+    /// Returns the number of keyspace events that were dropped because a request caused too many bytes of
+    /// them or of their messages, or because publishing them would have taken too much effort.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped
     }
@@ -222,7 +222,8 @@ impl Events {
         }
     }
 
-    /// True if keyspace events are to be queued, because they are switched on and connections are subscribed.
+    /// True if keyspace events are queued, because the setting names a kind of channel for them and
+    /// connections are subscribed.
     pub(super) fn is_on(&self) -> bool {
         self.is_on
     }

@@ -164,8 +164,8 @@ impl Fields {
     }
 
     /// Visits about `count` fields in the order of the hash values of their names, from the value `from` on.
-    /// Returns the hash value to continue from; `None` at the end. A small value, which has no hash table, is
-    /// visited as a whole.
+    /// Returns the hash value to continue from; `None` at the end. The fields of a small hash, which has no
+    /// hash table, are visited all at once.
     pub(super) fn walk(&self, from: u32, count: usize, mut visit: impl FnMut(&Field)) -> Option<u32> {
         match &self.shape {
             Shape::Small(fields) => {

@@ -15,14 +15,14 @@ pub(super) struct Interest {
     pub(super) watches: Watches,
     pub(super) tracking: Tracking,
     /// The database and name of a watched or tracked key that the present command has changed. The change
-    /// takes effect for the key's connections at the next change or the command's end, unless the command
-    /// withdraws it.
+    /// takes effect for the key's connections when another key is changed or the command ends, unless the
+    /// command withdraws it.
     pending: Option<(u8, Box<[u8]>)>,
 }
 
 impl Interest {
-    /// Records that a key of a database has changed, for connections that watch or track it. The change
-    /// becomes final at the next change or the end of the command; until then the command may still withdraw
+    /// Records that a key of a database has changed, for connections that watch or track it. The change takes
+    /// effect for them when another key is changed or the command ends; until then the command may withdraw
     /// it.
     pub(super) fn touch(&mut self, database: u8, key: &[u8]) {
         if self.watches.is_empty() && self.tracking.is_idle() {
@@ -37,20 +37,21 @@ impl Interest {
         }
     }
 
-    /// Records a change of a key that the command will not withdraw, so that it is final at once. `database`
-    /// is that of the key.
+    /// Records a change of a key that the command will not withdraw, so that it takes effect at once for
+    /// connections that watch or track the key. `database` is that of the key.
     pub(super) fn touch_for_certain(&mut self, database: u8, key: &[u8]) {
         self.touch(database, key);
         self.settle();
     }
 
-    /// Withdraws the last recorded change of a key, because the command has left the key as it was.
+    /// Withdraws the last recorded change of a key, unless it has taken effect, because the command has left
+    /// the key as it was.
     pub(super) fn withdraw(&mut self) {
         self.pending = None;
     }
 
-    /// Makes the last recorded change of a key final: EXEC will fail on connections that watch the key, and
-    /// connections that track it are sent a message.
+    /// Lets the last recorded change of a key take effect: EXEC will fail on connections that watch the key,
+    /// and messages are queued for connections that track it.
     pub(super) fn settle(&mut self) {
         if let Some((database, key)) = self.pending.take() {
             self.watches.break_all(database, &key);

@@ -35,8 +35,9 @@ impl Items {
         !self.large
     }
 
-    /// Marks a small list (one listpack in Redis) as large (a quicklist) if it passes `limit` when `items` are
-    /// added, or take the place of others. As in Redis, an item counts with its own bytes until it is in the list.
+    /// Marks a small list (one listpack in Redis) as large (a quicklist) if it passes `limit` when `items`
+    /// are added, or take the place of others. As in Redis, the new items count with the bytes of their texts
+    /// alone.
     pub(super) fn expect<'a>(&mut self, limit: ListLimit, items: impl ExactSizeIterator<Item = &'a [u8]>) {
         if self.large {
             return;

@@ -290,7 +290,7 @@ fn object(call: &mut Call<'_>) -> Done {
     call.integer(idle_s as i64)
 }
 
-/// Returns the reply to OBJECT REFCOUNT: 1, or for integers below 10,000 the huge count that Redis reports
+/// Returns the reply to OBJECT REFCOUNT: 1, or for integers from 0 to 9,999 the huge count that Redis reports
 /// for them. The engine itself shares no values.
 fn reference_count(value: &Value) -> i64 {
     if matches!(value, Value::Integer(0..10_000)) { i64::from(i32::MAX) } else { 1 }

@@ -1,15 +1,17 @@
 //! The keyspace: all keys of an engine's databases, with lookup, lifetimes, memory accounting and scans. One
-//! database is selected, and everything but memory and sweeps is about that one.
+//! database is selected, and most operations are about that one.
 //!
 //! ```text
 //!     hash of the key, 64 bits:  [ segment 8 | ... | 32: order within the segment ]
 //!     SCAN cursor, 36 bits:      [ segment 8 | 28: where to go on, in grains ]
 //! ```
 //!
-//! weir adds to a cursor which node it belongs to, and of which map, so a store's own cursor must be narrow.
+//! weir adds to a cursor which node it belongs to, and of which map of the cluster, so a store's own cursor
+//! must be narrow.
 //!
-//! Segments grow one by one, so an insertion moves at most a small share of the keys. Expired keys are never
-//! seen: an access removes them, and a sweep finds those that nobody asks for.
+//! Segments (hash tables among which a database's keys are divided) grow one by one, so an insertion moves at
+//! most a small share of the keys. Expired keys are never seen: an access removes them or passes over them,
+//! and a sweep finds those that nobody asks for.
 
 use super::effort::{LOOK, RANK};
 use super::events::{Class, Events};
@@ -25,8 +27,8 @@ use crate::values::limits::ENGINE_DATABASES;
 
 const SEGMENT_BITS: u32 = 8;
 const SEGMENTS: usize = 1 << SEGMENT_BITS;
-/// The number of bits of a SCAN cursor that give the position within a segment (one of the 256 hash tables
-/// that hold the keys of a database).
+/// The number of bits of a SCAN cursor that say where in a segment (one of the 256 hash tables that hold the
+/// keys of a database) the scan continues.
 const PLACE_BITS: u32 = u32::BITS - GRAIN_BITS;
 /// The expiry (in milliseconds since 1970) that stands for none.
 pub(super) const NEVER_MS: u64 = u64::MAX;
@@ -37,7 +39,8 @@ pub(super) struct Entry {
     pub(super) value: Value,
     /// The expiry of the key in milliseconds since 1970; `u64::MAX` if the key does not expire.
     pub(super) expires_ms: u64,
-    /// The time of the last access to the key, in seconds since 1970.
+    /// The time at which the value was last read or written, in seconds since 1970. Commands that do not look
+    /// at the value, such as TTL, do not count.
     touched_s: u32,
 }
 
@@ -48,7 +51,8 @@ impl Keyed for Entry {
 }
 
 impl Entry {
-    /// True if neither the key has expired at `now_ms` (milliseconds since 1970), nor all fields of its hash.
+    /// True if the key has not expired at `now_ms` (milliseconds since 1970), and is not a hash of which all
+    /// fields have expired.
     fn lives(&self, now_ms: u64) -> bool {
         let is_over = matches!(&self.value, Value::Hash(fields) if fields.have_all_expired(now_ms));
         self.expires_ms >= now_ms && !is_over
@@ -73,8 +77,9 @@ struct Segment {
     /// A lower bound, in milliseconds since 1970, of the expiries of all keys and hash fields in this segment
     /// (one of the hash tables of keys).
     soonest_ms: u64,
-    /// A lower bound, in milliseconds since 1970, of the expiries of the keys that the current sweep (the
-    /// search for expired keys) has visited, or that were added since it began.
+    /// A lower bound, in milliseconds since 1970, of the expiries of the keys and hash fields that the
+    /// current sweep (the search for expired ones) of this segment has visited, and of those that were set
+    /// since it began. Replaces `soonest_ms` when that sweep ends.
     soonest_of_sweep_ms: u64,
     /// The position in the segment's table below which the current sweep (the search for expired keys) has
     /// still to visit entries; the sweep goes from the last entry down.
@@ -135,7 +140,7 @@ impl Database {
 /// their changes.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
-    /// The number of the selected database, on which all operations but memory accounting and sweeps work.
+    /// The number of the selected database, on which operations work that name no other.
     selected: u8,
     /// The number of the database at which the next sweep for expired keys begins.
     sweep_database: u8,
@@ -149,8 +154,9 @@ pub(super) struct Keyspace {
     pub(super) expired: u64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// The number of elements that were in values removed as a whole since the last call of `take_removed`, plus
-    /// 16 for each expired hash field, which is removed on its own.
+    /// The work of freeing values since the last call of `take_removed`, in units of effort (steps of work):
+    /// one for each element of a value that was removed or replaced as a whole, 16 for each expired hash
+    /// field, and one for each key of a database that was emptied.
     removed: u64,
 }
 
@@ -207,7 +213,8 @@ impl Keyspace {
         self.used
     }
 
-    /// Returns the number of keys of the selected database.
+    /// Returns the number of keys of the selected database, with those that have expired but have not been
+    /// removed yet.
     pub(super) fn len(&self) -> usize {
         self.here().keys
     }
@@ -230,9 +237,9 @@ impl Keyspace {
         self.databases.iter().enumerate().map(figures).filter(|(_, keys, _)| *keys > 0)
     }
 
-    /// Returns the number of elements in values that were removed or replaced since the last call, plus 16 for
-    /// each expired hash field, which is removed on its own. They are charged as effort, since freeing them
-    /// takes time as well.
+    /// Returns the work of freeing values since the last call, in units of effort (steps of work), for which
+    /// the request is charged: one for each element of a value that was removed or replaced as a whole, 16
+    /// for each expired hash field, and one for each key of a database that was emptied.
     pub(super) fn take_removed(&mut self) -> u64 {
         std::mem::take(&mut self.removed)
     }
@@ -242,7 +249,8 @@ impl Keyspace {
     }
 
     /// Returns the location of a key in the selected database; `None` if there is none. If the key has
-    /// expired it is removed and not found; expired fields of a hash are removed.
+    /// expired, it is removed and not found. Expired fields of a hash are removed, and with the last one the
+    /// key.
     pub(super) fn find(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.locate(key)?;
         let entry = self.entry(place);
@@ -257,8 +265,8 @@ impl Keyspace {
         Some(place)
     }
 
-    /// Removes the expired key at `place`. For connections that watch the key this counts as a change,
-    /// whatever command has found it.
+    /// Removes the expired key at `place`. For connections that watch the key this counts as a change, even
+    /// if the command that has found it changes nothing.
     fn expire_at(&mut self, place: Place) {
         let entry = self.remove_at(place);
         self.announce(Class::Expired, "expired", entry.key.as_bytes());
@@ -272,9 +280,9 @@ impl Keyspace {
         self.events.add(class, name, self.selected, key);
     }
 
-    /// Removes the expired fields of the hash at `place`, at most `most` of them. Returns how many, and whether
-    /// the hash was removed with its last field. For connections that watch the key this counts as a change,
-    /// whatever command has found it.
+    /// Removes the expired fields of the hash at `place`, at most `most` of them. Returns how many, and
+    /// whether the hash was removed with its last field. For connections that watch the key this counts as a
+    /// change, even if the command that has found it changes nothing.
     fn expire_fields(&mut self, place: Place, most: usize) -> (usize, bool) {
         let now_ms = self.now_ms;
         let key = self.events.is_on().then(|| self.entry(place).key.clone());
@@ -302,27 +310,29 @@ impl Keyspace {
         database.volatile_hashes -= usize::from(before_ms != NEVER_MS);
     }
 
-    /// Returns the entry of `key`; `None` if there is none or it has expired. Records no access.
+    /// Returns the entry of `key`; `None` if there is none or it has expired. The time of the last access
+    /// stays.
     pub(super) fn peek(&self, key: &[u8]) -> Option<&Entry> {
         let entry = self.entry(self.locate(key)?);
         entry.lives(self.now_ms).then_some(entry)
     }
 
     /// Returns the value of `key` for a read command: counts a hit, or a miss with the event `keymiss`, and
-    /// records the access. `None` if there is no such key.
+    /// updates the time of the key's last access. `None` if there is no such key.
     pub(super) fn read(&mut self, key: &[u8]) -> Option<&Value> {
         let place = self.find_counted(key)?;
         Some(self.access(place))
     }
 
-    /// Returns the value of `key`, and records the access, but counts neither a hit nor a miss: for commands that
-    /// are about to change the value, and for blocking ones that are served later. `None` if there is no such key.
+    /// Returns the value of `key` and updates the time of the key's last access, but counts neither a hit nor
+    /// a miss. For commands that are about to change the value, and for blocking commands that have waited
+    /// and can now get their reply. `None` if there is no such key.
     pub(super) fn read_uncounted(&mut self, key: &[u8]) -> Option<&Value> {
         let place = self.find(key)?;
         Some(self.access(place))
     }
 
-    /// Returns the value at `place`, and records the access.
+    /// Returns the value at `place`, and sets the time of its last access to the present.
     fn access(&mut self, place: Place) -> &Value {
         let touched_s = (self.now_ms / 1000) as u32;
         let entry = self.here_mut().segments[place.segment].table.at_mut(place.position);
@@ -330,8 +340,9 @@ impl Keyspace {
         &entry.value
     }
 
-    /// Returns the location of `key` for a command that does not use its value (EXISTS, TTL, TYPE): counts a
-    /// hit, or a miss with the event `keymiss`, but records no access. `None` if there is no such key.
+    /// Returns the location of `key` for a read command: counts a hit, or a miss with the event `keymiss`,
+    /// but leaves the time of the last access as it is, since commands such as EXISTS, TTL and TYPE do not
+    /// use the value. `None` if there is no such key.
     pub(super) fn find_counted(&mut self, key: &[u8]) -> Option<Place> {
         let place = self.find_counted_in_silence(key);
         if place.is_none() {
@@ -352,21 +363,22 @@ impl Keyspace {
     }
 
     /// Returns the value at `key`, of the type `T` (list, set, hash and so on), for a read command: counts a
-    /// hit, or a miss with the event `keymiss`, and records the access. `None` if there is no such key; an
-    /// error if the value is of another type.
+    /// hit, or a miss with the event `keymiss`, and updates the time of the last access. `None` if there is
+    /// no such key; an error if the value is of another type.
     pub(super) fn read_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         within(self.read(key))
     }
 
-    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), and records the access, but counts
-    /// neither a hit nor a miss. `None` if there is no such key; an error if the value is of another type.
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), and updates the time of the
+    /// last access, but counts neither a hit nor a miss. `None` if there is no such key; an error if the
+    /// value is of another type.
     pub(super) fn read_uncounted_as<T: Collection>(&mut self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         within(self.read_uncounted(key))
     }
 
-    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), without recording an access,
-    /// so that several can be borrowed at once. `None` if there is no such key; an error if the value is of
-    /// another type.
+    /// Returns the value at `key`, of the type `T` (list, set, hash and so on), without updating the time of
+    /// the last access, so that several can be borrowed at once. `None` if there is no such key; an error if
+    /// the value is of another type.
     pub(super) fn peek_as<T: Collection>(&self, key: &[u8]) -> Result<Option<&T>, Refusal> {
         within(self.peek(key).map(|entry| &entry.value))
     }
@@ -380,16 +392,16 @@ impl Keyspace {
         (self.now_ms / 1000).saturating_sub(u64::from(self.entry(place).touched_s))
     }
 
-    /// Stores `value` under `key` as a new key: an existing one is removed first. In contrast to
-    /// [`Keyspace::set`], blocking calls (such as BLPOP) that wait for the key are served from the new value.
-    /// `lifetime` says whether the key then has an expiry.
+    /// Stores `value` under `key` as a new key: an existing one is removed first. Blocking calls (such as
+    /// BLPOP) that wait for the key then get elements of the new value even if the key existed, in contrast
+    /// to [`Keyspace::set`]. The key has an expiry only if `lifetime` names one.
     pub(super) fn replace(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         self.remove(key);
         self.set(key, value, lifetime);
     }
 
     /// Stores `value` under `key`, replacing any existing value. `lifetime` says whether the key then has a
-    /// new expiry, none, or the one it had.
+    /// new expiry, none, or the one it had (none, if there was no key).
     pub(super) fn set(&mut self, key: &[u8], value: Value, lifetime: Lifetime) {
         if let Some(place) = self.find(key) {
             if matches!(self.entry(place).value, Value::Stream(_)) {
@@ -452,9 +464,9 @@ impl Keyspace {
         entry
     }
 
-    /// Changes the value at a location by `change`, records the access, and updates the memory counts. For
-    /// connections that watch or track the key this counts as a change. A collection that loses its last
-    /// element is removed. Returns the result of `change`.
+    /// Changes the value at a location by `change`, and updates the time of its last access and the memory
+    /// counts. For connections that watch or track the key this counts as a change. A collection that loses
+    /// its last element is removed, except a stream. Returns the result of `change`.
     pub(super) fn change_at<R>(&mut self, place: Place, change: impl FnOnce(&mut Value) -> R) -> R {
         let touched_s = (self.now_ms / 1000) as u32;
         let database = &mut self.databases[usize::from(self.selected)];
@@ -523,7 +535,8 @@ impl Keyspace {
     }
 
     /// Removes expired keys and hash fields of all databases, visiting about `budget` of them at most, and
-    /// returns how many it visited and removed. The next call goes on where this one has ended.
+    /// returns how many it visited and removed. The next call goes on where this one has ended. Leaves any
+    /// database selected.
     pub(super) fn sweep(&mut self, budget: usize) -> Swept {
         let mut swept = Swept::default();
         for _ in 0..ENGINE_DATABASES {
@@ -542,9 +555,10 @@ impl Keyspace {
         swept
     }
 
-    /// Removes expired keys and fields from one segment (hash table) of the selected database, until `swept`
-    /// counts `budget` visited entries. It goes from the last entry down, because a removal moves the last
-    /// entry, which was visited before, into the free place.
+    /// Removes expired keys and fields from the segment (hash table) of the selected database at which the
+    /// sweep has arrived, until that segment is done or `swept` counts `budget` visited entries. Goes from
+    /// the last entry down, because a removal moves the last entry, which was visited before, into the free
+    /// place.
     fn sweep_one(&mut self, budget: usize, swept: &mut Swept) {
         let (index, now_ms) = (self.here().sweep_segment, self.now_ms);
         let segment = &mut self.here_mut().segments[index];
@@ -683,8 +697,9 @@ impl Keyspace {
         self.used -= entries.map(Entry::cost).sum::<u64>();
     }
 
-    /// Exchanges the keys of two databases. For connections that watch or wait for a name in one of them, its
-    /// key counts as changed, or as ready to be popped, if it exists there before or afterwards.
+    /// Exchanges the keys of two databases. For connections that watch a name in one of them, this counts as
+    /// a change if the key exists there before or afterwards. Blocking calls that wait for a name there are
+    /// looked at again if the key exists afterwards, or was a stream before.
     pub(super) fn swap(&mut self, first: u8, second: u8) {
         let mut ready = Vec::new();
         for (here, there) in [(first, second), (second, first)] {
@@ -718,7 +733,7 @@ impl Keyspace {
     }
 
     /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Counts a
-    /// hit or a miss, and records the access. An error if the value is of another type.
+    /// hit or a miss, and updates the time of the last access. An error if the value is of another type.
     pub(super) fn read_string<R>(
         &mut self,
         key: &[u8],
@@ -727,8 +742,9 @@ impl Keyspace {
         with_bytes(self.read(key), read)
     }
 
-    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records the
-    /// access, but counts neither a hit nor a miss. An error if the value is of another type.
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Updates
+    /// the time of the last access, but counts neither a hit nor a miss. An error if the value is of another
+    /// type.
     pub(super) fn read_string_uncounted<R>(
         &mut self,
         key: &[u8],
@@ -737,8 +753,8 @@ impl Keyspace {
         with_bytes(self.read_uncounted(key), read)
     }
 
-    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. Records no
-    /// access. An error if the value is of another type.
+    /// Passes the string at `key`, or `None` for a missing key, to `read`, and returns its result. The time
+    /// of the last access stays. An error if the value is of another type.
     pub(super) fn peek_string<R>(
         &self,
         key: &[u8],

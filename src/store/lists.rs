@@ -380,7 +380,7 @@ fn move_item(call: &mut Call<'_>, from: End, to: End) -> Done {
 
 /// Moves an item from one end (`from`) of the list `source` to one end (`to`) of the list `target`, and
 /// writes it as the reply. False if there is no list `source`. An error, before any change, if one of the
-/// keys holds another type, or if the reply could not hold the item.
+/// keys holds another type, or if the reply or the effort does not suffice.
 fn transfer(
     call: &mut Call<'_>,
     (source, from): (&[u8], End),
@@ -427,7 +427,8 @@ fn moved(keyspace: &mut Keyspace, source: &[u8], target: &[u8], from: End, to: E
 
 /// The options RANK, COUNT and MAXLEN of LPOS.
 struct Search {
-    /// The number of matches that LPOS skips before the first one that it replies with (RANK less 1).
+    /// The number of matches that LPOS skips before the first one that it replies with: the absolute value of
+    /// RANK, less 1.
     skipped: usize,
     from: End,
     /// Maximum number of positions that LPOS returns (COUNT), 0 for all; `None` to reply with a single one

@@ -270,9 +270,9 @@ impl Log {
         }
     }
 
-    /// True if XDEL has deleted an entry among the present entries from `start` on, so that ids alone do not
-    /// tell the number of entries from `start` on: the greatest id that XDEL has deleted is at least `start`,
-    /// and at least the id of the first present entry.
+    /// True if the greatest id that XDEL has deleted is at least `start`, and at least the id of the first
+    /// present entry: the present entries do not tell then how many were added from `start` on. False if
+    /// there is no entry.
     pub(super) fn has_gap_from(&self, start: Id) -> bool {
         self.len() > 0 && self.deleted != Id::LEAST && self.first() <= self.deleted && start <= self.deleted
     }

@@ -19,8 +19,8 @@ use super::hexadecimal;
 use super::refusal::Refusal;
 use std::cmp::Ordering;
 
-/// Maximum number of units of effort (steps of work) that one addition of long numbers takes: some tenths of a
-/// millisecond.
+/// The units of effort (steps of work) to read a number that is long or has an exponent, and for its share in
+/// the sum: enough for any, some tenths of a millisecond.
 const EFFORT_MAX: u64 = 4_000;
 
 /// The units of effort (steps of work) to read a short number, and for its share in the sum.

@@ -141,8 +141,8 @@ impl Members {
         }
     }
 
-    /// Marks a set as one that Redis keeps as a hash table, if it is one that Redis keeps as a listpack,
-    /// because it has outgrown a limit.
+    /// Marks a set that Redis keeps as a listpack as one that it keeps as a hash table, because the set has
+    /// outgrown a limit. Does nothing for any other set.
     fn unpack(&mut self) {
         if let Shape::Packed(table) = &mut self.shape {
             let table = std::mem::replace(table, Table::new(self.hasher.clone()));
@@ -150,8 +150,8 @@ impl Members {
         }
     }
 
-    /// Gives a set that was made anew from `self`, which was stored in a hash table, the encoding of a listpack if
-    /// it is within its limits (SPOP of nearly all members).
+    /// Gives a set that is stored in a hash table the encoding of a listpack, if it is within the limits of
+    /// one: as in Redis, where SPOP of nearly all members makes a new set of the rest.
     pub(super) fn pack_rest(&mut self) {
         let shapes = self.hasher.shapes();
         let (members_max, bytes_max) = (shapes.get(Size::SetMembers), shapes.get(Size::SetBytes));
@@ -163,8 +163,8 @@ impl Members {
         }
     }
 
-    /// Gives a set the encoding of sorted integers if it has nothing else and is within their limit (the result of
-    /// an intersection).
+    /// Gives a set the encoding of sorted integers if all its members are integers and not too many for it,
+    /// as in Redis, where an intersection is a new set.
     pub(super) fn pack_integers(&mut self) {
         let (Shape::Packed(table) | Shape::Texts(table)) = &self.shape else { return };
         if table.len() > self.hasher.shapes().get(Size::Integers) {

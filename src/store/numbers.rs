@@ -38,7 +38,7 @@ impl Digits {
     }
 }
 
-/// A string that is stored somewhere as its bytes, or as an integer, whose digits it is.
+/// A string that is stored as its bytes or as an integer, of which it has the digits.
 pub(super) enum Spelled<'a> {
     Bytes(&'a [u8]),
     Digits(Digits),

@@ -157,7 +157,8 @@ struct Search<'a> {
     /// found.
     center_missing: bool,
     /// The option that gave the center of the search (`frommember` or `fromlonlat`); `None` until one is
-    /// read. If that option is repeated, its last place counts; the other option is then a syntax error.
+    /// read. If that option is repeated, the center that it gives last counts; the other option is then a
+    /// syntax error.
     center_from: Option<&'static str>,
     outline: Option<Outline>,
     /// The length, in metres, of the unit in which distances are replied.
@@ -400,8 +401,8 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Returns the members of the sorted set `ranking` that lie in the searched area, in the order of the
-    /// reply. An error if the search would take too much effort.
+    /// Returns the members of the sorted set `ranking` that lie in the searched area, at most as many as
+    /// COUNT says, in the order of the reply. An error if the search would take too much effort.
     fn run(&self, call: &Call<'_>, ranking: &Ranking) -> Result<Vec<Found>, Refusal> {
         let (Some(center), Some(outline)) = (self.center, self.outline) else { return Ok(Vec::new()) };
         let area = Area { center, outline };

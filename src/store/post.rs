@@ -1,5 +1,5 @@
-//! Bytes for connections other than the one whose request is being carried out: replies to calls that waited,
-//! and messages.
+//! Bytes that are sent besides the reply to the request which is being carried out: replies to calls that
+//! waited, and messages.
 
 use std::collections::VecDeque;
 
@@ -38,8 +38,8 @@ pub(super) struct Post {
 }
 
 impl Post {
-    /// Begins a request or a sweep of expired keys: sets to zero the counts of bytes of the messages and
-    /// events that it causes, which are limited.
+    /// Begins a request or a sweep (search for expired keys): sets to zero the counts of bytes of the
+    /// messages and events that it causes, which are limited.
     pub(super) fn begin(&mut self) {
         (self.messages_bytes, self.events_bytes) = (0, 0);
     }

@@ -180,7 +180,8 @@ fn message_bytes(post: &Post, patterns: &[Box<[u8]>], channel: &[u8], message: &
 
 /// Sends a message to all connections that are subscribed to a channel or to one of `patterns`, which are
 /// those that its name matches. Returns the number of messages sent. `actor` is the connection whose request
-/// is being carried out. An error if the work would exceed what is left of `effort`.
+/// is being carried out. An error if the work would exceed what is left of `effort`; some connections may
+/// have been sent the message then.
 fn send_to_all(
     post: &mut Post,
     actor: Option<u64>,
@@ -200,8 +201,8 @@ fn send_to_all(
 
 /// Sends a message about a keyspace event to the subscribers of a channel and of the patterns that it
 /// matches, if there are any. `actor` is the connection whose request caused the event, if any. An error, and
-/// nothing sent, if the request has caused too many bytes of events, or if the work would exceed what is left
-/// of `effort`.
+/// nothing sent, if the request has caused too many bytes of events. An error also if the work would exceed
+/// what is left of `effort`; some subscribers may have been sent the message then.
 pub(super) fn publish_event(
     post: &mut Post,
     actor: Option<u64>,

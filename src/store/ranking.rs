@@ -106,8 +106,8 @@ impl Ranking {
         self.insert_ordered(Scored { member: text, score });
     }
 
-    /// True if the sorted set, once it has `member`, exceeds the size up to which Redis would store it in its
-    /// compact form.
+    /// True if the sorted set, which has `member` already, exceeds a limit of Redis's compact form: it has
+    /// too many members, or `member` is too long.
     fn outgrows(&self, member: &[u8]) -> bool {
         let shapes = self.scores.hasher().shapes();
         self.len() > shapes.get(Size::RankingMembers) || member.len() > shapes.get(Size::RankingBytes)

@@ -52,7 +52,8 @@ const HASH_WITH_LIFETIMES: u8 = 24;
 const EARLY_STREAM: u8 = 15;
 const COUNTED_STREAM: u8 = 19;
 const TIMED_STREAM: u8 = 21;
-/// The length that a dumped stream has for an unknown number of entries that a consumer group has read.
+/// The number that stands, in a dumped stream, for an unknown count of entries that a consumer group has
+/// read.
 const UNKNOWN_READ: u64 = u64::MAX;
 /// The type byte of a stream as weir dumps it, which only weir reads.
 const STREAM: u8 = 0xf0;
@@ -242,9 +243,10 @@ struct Reader<'a> {
     hasher: &'a Hasher,
 }
 
-/// Returns the value that the dump `bytes` contains. It may take at most about `memory_left` bytes. Refuses a
-/// dump that is damaged, and a value without elements. Spends the request's effort (steps of work) for what is in
-/// the dump without being in its bytes or in the value: compressed bytes, and entries that are dropped.
+/// Returns the value that the dump `bytes` contains. An error if the dump is damaged or of a later format
+/// version, if the value has no elements, or if it takes more than about `memory_left` bytes. Spends the
+/// request's effort (steps of work) for what is in the dump without being in its bytes or in the value:
+/// compressed bytes, and entries that are dropped; an error if too little is left.
 pub(super) fn read(
     bytes: &[u8],
     memory_left: u64,

@@ -80,7 +80,8 @@ impl Refusal {
     }
 }
 
-/// Returns the refusal of a request whose command does not exist. The text quotes the request's first words.
+/// Returns the refusal of a request whose command does not exist. The text quotes the request's first words,
+/// except for `STORAGE`, a command that only weir-storage has.
 pub(super) fn unknown(arguments: Arguments<'_>) -> Refusal {
     if arguments.name().eq_ignore_ascii_case(b"storage") {
         return Refusal::Words(

@@ -10,7 +10,7 @@ use crate::protocol::{Protocol, encode};
 const FRAMING_BYTES: usize = 32;
 /// Maximum number of bytes of the score of a sorted set's member in decimal.
 const SCORE_BYTES_MAX: usize = 32;
-/// The size in bytes from which on a reply's buffer grows exactly: it still doubles, but not beyond what the
+/// The capacity in bytes from which on a reply's buffer at most doubles, and does not grow beyond what the
 /// limit of the reply allows.
 const DOUBLING_BYTES_MIN: usize = 1024 * 1024;
 
@@ -35,8 +35,8 @@ impl<'a> Reply<'a> {
         Self { out, start, bytes_max, bytes_max_told: bytes_max, refusal_bytes_max: usize::MAX, over: false }
     }
 
-    /// Returns the reply of a command within this one (EXEC), as a part of this reply. `reserve` bytes of the
-    /// limit are left for the commands after it.
+    /// Returns a reply, still empty, for a command that runs within the command of this one (EXEC): a part of
+    /// this reply. `reserve` bytes of the limit are left for the commands after it.
     pub(super) fn part(&mut self, reserve: usize) -> Reply<'_> {
         let left = self.bytes_max.saturating_sub(self.len() + reserve);
         Reply {
@@ -54,7 +54,7 @@ impl<'a> Reply<'a> {
         self.out.len() - self.start
     }
 
-    /// True if the reply that was written so far is an error, as a script may return it.
+    /// True if the reply that was written so far is an error, which a script may reply without being refused.
     pub(super) fn is_error(&self) -> bool {
         self.out.get(self.start) == Some(&b'-')
     }

@@ -63,8 +63,8 @@ pub trait StoreService: StoreClients {
     /// Returns the engine that carries out the connections' requests.
     fn engine(&self) -> &Engine;
     /// Ends a turn of the executor's loop, in which it has passed in what its sockets received: carries out
-    /// requests of connections that wait for their turn, and removes expired keys if that is due. A script
-    /// that runs for a long time calls `sockets` meanwhile.
+    /// requests of connections that wait for their turn, removes expired keys if that is due, and ends
+    /// blocking calls whose timeout has passed. A script that runs for a long time calls `sockets` meanwhile.
     fn handle_turn_end(&mut self, now: Now, sockets: &mut dyn Sockets);
     /// Returns the latest time for the next `handle_turn_end`: a time in the past if a connection waits for
     /// its turn; `None` if nothing is due.
@@ -88,7 +88,7 @@ pub struct Service {
 
 impl Service {
     /// Creates a service without connections. A client that sends a request of more than `request_bytes_max`
-    /// bytes is disconnected.
+    /// bytes gets an error and is disconnected.
     pub fn new(engine: Engine, request_bytes_max: usize) -> Self {
         Self {
             engine,
@@ -100,9 +100,9 @@ impl Service {
         }
     }
 
-    /// Moves the engine's replies to blocking calls that waited, and its messages to subscribers, to the
-    /// output of their connections. Closes a connection with more than 32 MiB of unsent messages behind its
-    /// last reply, which may be larger by itself.
+    /// Moves replies to blocking calls that have waited, and messages (of channels, about changed keys), from
+    /// the engine to the output of their connections. Closes a connection if more than 32 MiB of messages
+    /// wait behind the last reply in its output; that reply and the bytes before it do not count.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };

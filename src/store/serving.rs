@@ -16,8 +16,8 @@ use crate::protocol::{Argument, Arguments};
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The command name of the made-up request with which a blocking call that has waited is served. Only the
-/// keys of the call's own request are kept.
+/// The command name of the made-up request in whose place a blocking call that has waited is carried out: of
+/// the call's own request, only the keys and the elements that it wants are kept.
 const NAME: &[u8] = b"serve";
 const PLACES: [Argument; 1] = [Argument { start: 0, length: NAME.len() as u32 }];
 
@@ -28,15 +28,16 @@ struct Told {
     bytes: Bytes,
 }
 
-/// Returns an error if the present request may not cause another reply to a call that waits for entries of streams:
-/// each call may get all entries that the request has added, unlike calls that take elements away.
+/// Returns an error if the call waits for entries of streams, and the present request has caused as many
+/// bytes of messages and of such replies as a request may: each such call may get all entries that the
+/// request has added, unlike calls that take elements away.
 fn has_room(post: &Post, waiter: &Waiter) -> Result<(), Refusal> {
     if waiter.want.kind() == Kind::Stream { post.has_room() } else { Ok(()) }
 }
 
 impl Engine {
-    /// Serves the blocking calls that wait for keys which have become ready (filled, changed or deleted), and
-    /// those whose keys become ready as other calls are served.
+    /// Carries out the blocking calls that wait for keys which have been added, got entries or were removed,
+    /// and those whose keys change as other calls are carried out.
     pub(super) fn serve_waiting(&mut self, effort: &Effort, now: Now) {
         while let Some((database, key, streamed)) = self.keyspace.interest.waits.next_ready() {
             self.keyspace.select(database);
@@ -50,15 +51,16 @@ impl Engine {
         }
     }
 
-    /// Returns the kind of blocking calls that the value at `key` can serve; `None` if there is no such key,
-    /// or if no command waits for values of its type. Removes the key if it has expired.
+    /// Returns the kind of blocking calls that wait for such a value as the one at `key`; `None` if there is
+    /// no such key, or if no command waits for values of its type. Removes the key if it has expired.
     fn kind_at(&mut self, key: &[u8]) -> Option<Kind> {
         let place = self.keyspace.find(key)?;
         Kind::of(&self.keyspace.entry(place).value)
     }
 
-    /// Serves calls that wait for `key`, in the order in which they came, as long as its value can serve
-    /// them. `kind` is the kind of calls that this value serves; calls of another kind wait on.
+    /// Carries out calls that wait for `key`, in the order in which they came, as long as its value has
+    /// elements for them. `kind` is the kind of calls that wait for such a value; calls of another kind wait
+    /// on.
     fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
         let (mut behind, mut told) = (0, None);
         while let Some((ticket, want)) =
@@ -91,9 +93,9 @@ impl Engine {
         }
     }
 
-    /// Serves the waiting call with number `ticket`, and sends the reply or error to the call's connection. If the
-    /// keys have nothing for the call, it waits on. `told` is the latest reply that these keys had for a call,
-    /// which calls that ask for the same entries of streams share.
+    /// Carries out the waiting call with number `ticket`, and sends the reply or error to the call's
+    /// connection. If its keys have nothing for it, it waits on. `told` is the latest reply to a call for
+    /// entries of streams; a call that asks for the same entries gets a copy of it.
     fn serve_call(&mut self, ticket: u64, told: &mut Option<Told>, effort: &Effort, now: Now) {
         let Some(waiter) = self.keyspace.interest.waits.take_out(ticket) else { return };
         if let Some(told) = told.as_ref().filter(|told| told.waiter.reads_as(&waiter)) {
@@ -177,9 +179,9 @@ impl Engine {
     }
 }
 
-/// Serves a blocking call that has waited, now that one of its keys is ready, and writes its reply. As in Redis 7.2,
-/// which carries the command out anew, the call looks at all of its keys in the order in which it names them. False
-/// if they have nothing for it. An error becomes the call's reply.
+/// Carries out a blocking call that has waited, now that one of its keys has changed, and writes its reply.
+/// As in Redis 7.2, which carries the command out anew, the call looks at all of its keys in the order in
+/// which it names them. False if they have nothing for it. An error becomes the call's reply.
 fn serve(call: &mut Call<'_>, waiter: &Waiter) -> Result<bool, Refusal> {
     let keys = &waiter.keys;
     let first = |call: &mut Call<'_>, pop: fn(&mut Call<'_>, &Want, &[u8]) -> Result<bool, Refusal>| {

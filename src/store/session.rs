@@ -6,8 +6,8 @@ use crate::protocol::{Argument, Arguments, Protocol};
 /// queued, and EXEC fails.
 const QUEUED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The memory in bytes that a command queued in a transaction takes besides its words, including the overhead
-/// of two allocations.
+/// The memory in bytes that a command queued in a transaction takes besides its frame and the positions of
+/// its words there, including the overhead of two allocations.
 const QUEUED_BYTES: usize = size_of::<Queued>() + 32;
 
 /// The consequence of a request for its connection: it continues, is closed, or waits.

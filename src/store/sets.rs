@@ -110,7 +110,8 @@ fn spop(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// SPOP makes a new set of the members that it leaves if it removes at least this many times as many, as in Redis.
+/// The least number of members that SPOP removes, for each one that it leaves, so that it makes a new set of
+/// the rest, as in Redis.
 const REST_SHARE: usize = 5;
 
 /// Removes and returns up to `count` random members of the set in argument 1; removes none if the reply could
@@ -251,8 +252,8 @@ fn store(call: &mut Call<'_>, combination: Combination) -> Done {
     call.number(count)
 }
 
-/// Counts a hit or a miss for each key that the arguments at positions `keys` name, and records the accesses. An
-/// error if a value is no set: the keys after it count neither.
+/// Counts a hit or a miss for each key that the arguments at positions `keys` name, and updates the times of
+/// last access. An error if a value is no set: the keys after it count neither.
 fn read_sets(call: &mut Call<'_>, mut keys: std::ops::Range<usize>) -> Done {
     keys.try_for_each(|index| call.keyspace.read_as::<Members>(call.arguments.at(index)).map(|_| ()))
 }
@@ -268,7 +269,7 @@ fn sets_at<'a>(
 
 /// Returns the combination of the sets at the keys from argument `start` on. `fits` is called with the result
 /// so far and each new member, and refuses a result that is too large: the result is not yet counted in the
-/// keyspace's memory.
+/// keyspace's memory. An error also if a value is no set, or if that takes too much effort.
 fn combined(
     call: &Call<'_>,
     start: usize,
@@ -312,7 +313,7 @@ fn in_first_only(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnM
 }
 
 /// Visits the members that all `sets` have, by going through the smallest set, until `visit` returns an
-/// error, which it returns. A missing set (`None`) is empty.
+/// error, which it returns, or `effort` does not suffice, an error as well. A missing set (`None`) is empty.
 fn in_all(sets: &[Option<&Members>], effort: &Effort, mut visit: impl FnMut(&[u8]) -> Done) -> Done {
     let Some(mut sets) = sets.iter().copied().collect::<Option<Vec<&Members>>>() else { return Ok(()) };
     sets.sort_by_key(|set| set.len());

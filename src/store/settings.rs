@@ -212,8 +212,8 @@ pub(super) struct Settings {
     /// The duration in milliseconds from which on a command becomes a sample of LATENCY
     /// (`latency-monitor-threshold`); 0 turns samples off.
     pub(super) sampled_from_ms: u64,
-    /// The memory of keys and values in bytes at which writes are refused (`maxmemory`); 0 leaves only the
-    /// store's own limit.
+    /// The memory of keys and values in bytes at which writes that need memory are refused (`maxmemory`); 0
+    /// leaves only the store's own limit.
     pub(super) bytes_max: u64,
     /// The largest sparse form of a `HyperLogLog` in bytes, with its header (`hll-sparse-max-bytes`). One
     /// that would be larger is stored in the dense form.
@@ -226,8 +226,8 @@ pub(super) struct Settings {
     /// True if a histogram of times is kept for each command (`latency-tracking`).
     pub(super) counts_times: bool,
     /// Maximum number of keys whose readers are remembered, so that they are told of changes (CLIENT
-    /// TRACKING; `tracking-table-max-keys`); 0 for no such limit. Beyond it keys are removed, and their
-    /// readers told that they have changed.
+    /// TRACKING; `tracking-table-max-keys`); 0 for no such limit. Beyond it keys are dropped from the table,
+    /// and their readers told that they have changed.
     pub(super) tracked_keys_max: usize,
     /// The number of replicas without which writes are refused (`min-replicas-to-write`); 0 if writes need no
     /// replicas.
@@ -258,8 +258,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the memory of keys and values in bytes at which writes are refused: the smaller of `maxmemory`
-    /// and the store's own limit.
+    /// Returns the memory of keys and values in bytes at which writes that need memory are refused: the
+    /// smaller of `maxmemory` and the store's own limit.
     pub(super) fn bytes_max_within(&self, limits: &EngineLimits) -> u64 {
         if self.bytes_max == 0 { limits.bytes_max } else { self.bytes_max.min(limits.bytes_max) }
     }

@@ -57,8 +57,9 @@ pub(super) struct SlowLog {
     /// The logged requests, the newest first.
     entries: VecDeque<Entry>,
     next_id: u64,
-    /// The time from which the next timed request is counted: the end of the last timed request, or the
-    /// beginning of the present turn (pass of the service's loop), whichever is later.
+    /// The time from which the duration of the next timed request counts: the end of the last timed request,
+    /// or the beginning of the present turn (pass of the service's loop), whichever is later. If each request
+    /// is timed, the time at which the present one began.
     ended: Timestamp,
 }
 

@@ -209,7 +209,7 @@ fn all(call: &Call<'_>, value: &Value) -> Result<Vec<Text>, Refusal> {
 }
 
 /// Returns the elements `texts` in the order that the options of SORT ask for. An error if that takes too
-/// much effort.
+/// much effort, or if SORT orders by numbers and a value is none.
 fn ordered<'t>(call: &Call<'_>, options: &Options<'_>, texts: &'t [Text]) -> Result<Vec<&'t Text>, Refusal> {
     let comparisons = usize::BITS - texts.len().leading_zeros();
     call.effort.spend(texts.len(), FIND + u64::from(comparisons))?;

@@ -114,8 +114,9 @@ enum Place {
     Counted,
 }
 
-/// Returns the positions of the arguments that name the sources of a union, intersection or difference. Counts a
-/// hit or a miss for each of these keys, and records the accesses; an error if a value is of another type.
+/// Returns the positions of the arguments that name the sources of a union, intersection or difference.
+/// Counts a hit or a miss for each of these keys, and updates the times of last access; an error if a value
+/// is of another type.
 fn read_sources(call: &mut Call<'_>, place: Place) -> Result<Range<usize>, Refusal> {
     let first = if place == Place::Stored { 3 } else { 2 };
     let keys = call.integer_at(first - 1)?;

@@ -170,7 +170,8 @@ struct Query<'a> {
     limit: i64,
 }
 
-/// The part of a range request that the command's name determines; `None` where the arguments may choose.
+/// The part of a range request that the command's name determines. `by` and `direction` are `None` where the
+/// arguments may choose, `scores_allowed` where WITHSCORES is refused.
 struct Preset {
     /// The position of the argument at which the two bounds of the range begin.
     index: usize,
@@ -388,7 +389,8 @@ mod tests {
         members.fold(head, |reply, (_, member)| format!("{reply}${}|{member}|", member.len()))
     }
 
-    /// The slice that Redis documents for `start` and `stop`, computed index by index.
+    /// Returns the members at the ranks from `start` to `stop`, as Redis documents them, computed index by
+    /// index.
     fn by_rank(order: &[(i64, String)], start: i64, stop: i64) -> Vec<(i64, String)> {
         let length = order.len() as i64;
         let absolute = |index: i64| if index < 0 { index + length } else { index };

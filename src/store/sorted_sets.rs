@@ -434,8 +434,8 @@ fn zscan(call: &mut Call<'_>) -> Done {
     page.finish(&mut call.out, next.map(u64::from))
 }
 
-/// Writes the score of a member in the reply of ZSCAN, which is a string in both RESP versions. Redis writes
-/// whole scores of a small sorted set as integers.
+/// Writes the score of a member in the reply of ZSCAN, which is a string in both RESP versions. As in Redis,
+/// a whole score of a small sorted set has all its digits, where another one may have an exponent (`1e+17`).
 #[expect(clippy::float_cmp, reason = "a whole number equals its own whole part")]
 fn write_listed_score(out: &mut Reply<'_>, ranking: &Ranking, score: f64) {
     const INTEGER_MAX: f64 = (1_u64 << 62) as f64;

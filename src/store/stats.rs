@@ -52,7 +52,8 @@ impl Times {
         self.0.iter().sum()
     }
 
-    /// Returns the time in microseconds that `percent` percent of the calls in the histogram did not exceed.
+    /// Returns the time in microseconds that `percent` percent of the calls in the histogram did not exceed,
+    /// rounded up to the end of its range.
     pub(super) fn percentile(&self, percent: f64) -> f64 {
         let total = self.total();
         let wanted = ((total as f64 * percent / 100.0).ceil() as u64).clamp(1, total.max(1));
@@ -120,7 +121,7 @@ impl Figures {
         self.calls == 0 && self.rejected == 0 && self.failed == 0
     }
 
-    /// Returns the statistics as a line of INFO commandstats.
+    /// Returns the statistics in the form in which INFO commandstats shows them after the command's name.
     pub(super) fn line(&self) -> String {
         let Self { calls, nanos, failed, rejected, .. } = self;
         let micros = nanos / 1_000;

@@ -62,7 +62,7 @@ impl Group {
     }
 
     /// Returns the number of entries of the stream that the group has not delivered yet; `None` if it cannot
-    /// be computed. The number is negative after XSETID has set a smaller count of entries ever added.
+    /// be computed. The number may be negative after XSETID has set a smaller count of entries ever added.
     pub(super) fn lag(&self, log: &Log) -> Option<i64> {
         if log.added == 0 {
             return Some(0);

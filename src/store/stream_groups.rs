@@ -24,12 +24,12 @@ pub(super) const COMMANDS: &[Command] = &[
     command("xautoclaim", -6, Effect::Take, xautoclaim),
 ];
 
-/// The number of entries that XAUTOCLAIM examines for each entry that it may claim.
+/// Maximum number of entries that XAUTOCLAIM examines for each entry that it may claim.
 const ATTEMPTS: usize = 10;
 /// Maximum number of entries that one XAUTOCLAIM may ask for (COUNT), as in Redis, whose arrays cannot be
 /// longer. A larger COUNT is refused.
 const CLAIMED_MAX: usize = i64::MAX as usize / 16;
-/// The number of entries that XAUTOCLAIM claims without COUNT.
+/// Maximum number of entries that XAUTOCLAIM claims without COUNT.
 const CLAIMED: usize = 100;
 
 fn xgroup(call: &mut Call<'_>) -> Done {
@@ -293,10 +293,10 @@ fn check_group(call: &mut Call<'_>, key: &[u8], group: &[u8], look_up: LookUp) -
     Ok(())
 }
 
-/// Serves an XREADGROUP that has waited with the entries of the streams at `keys` that `group` has not delivered
-/// yet, at most `count` of each: writes the reply for `consumer`, and records the entries as delivered. With
-/// `forgets` (NOACK) they do not become pending. False if there are none; an error if one of the keys does not
-/// hold a stream with such a group any more, as when the request comes in anew.
+/// Carries out an XREADGROUP that has waited: writes the reply for `consumer` with the entries of the streams
+/// at `keys` that `group` has not delivered yet, at most `count` of each, and records them as delivered. With
+/// `forgets` (NOACK) they do not become pending. False if there are none; an error if one of the keys does
+/// not hold a stream with such a group any more, as when the request comes in anew.
 pub(super) fn serve(
     call: &mut Call<'_>,
     keys: &[Box<[u8]>],
@@ -452,7 +452,7 @@ fn xack(call: &mut Call<'_>) -> Done {
     call.number(acknowledged.flatten().unwrap_or(0))
 }
 
-/// The part of XPENDING's arguments that selects pending entries: by least idle time, range of ids, greatest
+/// The part of XPENDING's arguments that selects pending entries: by least idle time, range of ids, maximum
 /// number and consumer.
 struct Selection<'a> {
     idle_ms: u64,

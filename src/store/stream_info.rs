@@ -12,7 +12,8 @@ use crate::protocol::Protocol;
 
 pub(super) const COMMANDS: &[Command] = &[command("xinfo", -2, Effect::Read, xinfo)];
 
-/// The number of entries that XINFO STREAM FULL shows without COUNT.
+/// Maximum number of entries, and of pending entries of each group and consumer, that XINFO STREAM FULL shows
+/// without COUNT.
 const SHOWN: usize = 10;
 
 fn xinfo(call: &mut Call<'_>) -> Done {

@@ -49,8 +49,8 @@ pub(super) fn id(bytes: &[u8]) -> Result<Id, Refusal> {
 
 /// Reads the entries of a node (packed list of stream entries), and appends each that is not deleted to
 /// `stream`. Ids in the node are stored as differences to `first`. `afford` refuses a number of bytes that is
-/// too large for the stream and what is being read. Deleted entries take `effort` (steps of work). An error if the node
-/// is malformed.
+/// too large for the stream and what is being read. Deleted entries take `effort` (steps of work). An error
+/// if the node is malformed, or if `afford` or the effort does not allow it.
 pub(super) fn read(
     stream: &mut Stream,
     first: Id,

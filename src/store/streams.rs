@@ -72,7 +72,7 @@ pub(super) enum Bound {
 
 /// Parses an end (`bound` says which) of an interval of stream entries' ids: an id, `-` for the least, `+`
 /// for the greatest, or `(` before an id that is not included. Returns the first or last id that is included.
-/// An error if there is no such id.
+/// An error for any other text, or if there is no such id.
 pub(super) fn bound(text: &[u8], bound: Bound) -> Result<Id, Refusal> {
     let missing = if bound == Bound::Start { 0 } else { u64::MAX };
     match text {
@@ -412,9 +412,9 @@ fn xsetid(call: &mut Call<'_>) -> Done {
     call.ok()
 }
 
-/// Checks that a new last id (`last`) and a new count of entries ever added (`added`, `None` if not given),
-/// which XSETID sets, are not below those of the entries that the stream has or has deleted; an error if they
-/// are.
+/// Checks what XSETID sets: the new last id (`last`) must not be below the ids of the present entries and of
+/// those that XDEL has deleted, nor the new count of entries ever added (`added`, `None` if not given) below
+/// the number of present entries; an error if one is.
 fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal> {
     if last < log.deleted {
         return Err(Refusal::Words(
@@ -437,7 +437,7 @@ fn check_entries(log: &Log, last: Id, added: Option<u64>) -> Result<(), Refusal>
 /// The options of XREAD and XREADGROUP.
 #[derive(Default)]
 pub(super) struct ReadOptions<'a> {
-    /// Maximum number of entries to read of each stream; `None` without COUNT.
+    /// Maximum number of entries to read of each stream (COUNT); `None` for all.
     pub(super) count: Option<usize>,
     /// The names of the group and the consumer; `None` for XREAD.
     pub(super) group: Option<(&'a [u8], &'a [u8])>,
@@ -546,9 +546,9 @@ fn xread(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Serves an XREAD that has waited with the entries of the streams at `keys` after the ids `after`, at most
-/// `count` of each: writes the reply. False if there are none; an error if one of the keys holds a value of another
-/// type by now, as when the request comes in anew.
+/// Carries out an XREAD that has waited: writes the reply with the entries of the streams at `keys` after the
+/// ids `after`, at most `count` of each. False if there are none; an error if one of the keys holds a value
+/// of another type by now, as when the request comes in anew.
 pub(super) fn serve(
     call: &mut Call<'_>,
     keys: &[Box<[u8]>],

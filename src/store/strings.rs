@@ -324,8 +324,8 @@ fn reserve(bytes: &mut Vec<u8>, end: usize, memory_left: u64) -> Result<(), Refu
     Ok(())
 }
 
-/// Changes the string at the key in argument 1 in place by `change`; the key must exist. Returns the result of
-/// `change`, which may be an error.
+/// Changes the string at the key in argument 1 in place by `change`; the key must exist. Returns the result
+/// of `change`, which may be an error. An error also if the value is no string.
 pub(super) fn edit<R>(
     call: &mut Call<'_>,
     change: impl FnOnce(&mut Vec<u8>) -> Result<R, Refusal>,

@@ -169,7 +169,8 @@ struct Stretch {
 }
 
 /// Writes the reply of `LCS ... IDX`: the stretches of bytes that both strings have in common, from the last
-/// to the first, and their total length. `table` is the comparison table of the two strings.
+/// to the first, without those shorter than MINMATCHLEN, and the length of the longest common subsequence.
+/// `table` is the comparison table of the two strings.
 fn write_places(
     out: &mut Reply<'_>,
     protocol: crate::protocol::Protocol,

@@ -1,5 +1,5 @@
-//! Timing of the search for expired keys and hash fields: regularly while any has an expiry, and again at once while many
-//! expired ones are found.
+//! Timing of the search for expired keys and hash fields: regularly while any has an expiry, and again at
+//! once while many expired ones are found.
 
 use std::time::Duration;
 
@@ -7,9 +7,11 @@ use super::Engine;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The interval between sweeps (searches for expired keys) while any key has an expiry.
+/// The interval between sweeps (searches for expired keys) while any key or hash field has an expiry and few
+/// are found to have expired.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// Maximum number of keys that one sweep (search for expired keys) visits; the next one goes on behind them.
+/// Maximum number of keys and expired hash fields that one sweep (search for them) visits; the next one goes
+/// on behind them.
 const SWEEP_KEYS: usize = 400;
 
 /// The timer by which expired keys are removed from an engine, some hundreds at a time.
@@ -21,7 +23,7 @@ pub struct Sweeper {
 impl Sweeper {
     /// Removes expired keys and hash fields from the engine (a sweep) at the end of a turn (pass of the
     /// service's loop), if that is due. The next sweep is due at once if more than a quarter of the visited
-    /// keys had expired, else in 100 ms. Sweeps go on only while a key has an expiry.
+    /// ones had expired, else in 100 ms. Sweeps go on only while a key or hash field has an expiry.
     pub fn handle_turn_end(&mut self, engine: &mut Engine, now: Now) {
         if self.sweep_at.is_some_and(|at| at <= now.monotonic) {
             self.sweep_at = None;

@@ -32,7 +32,7 @@ pub(super) trait Keyed {
 }
 
 /// The hash function of an engine, seeded so that no client can choose keys that collide. All collections of
-/// the engine share it, and with it the size limits of small collections.
+/// the engine share it, and with it the sizes up to which Redis would store them in compact forms.
 #[derive(Clone)]
 pub(super) struct Hasher(Arc<(RapidSecrets, Shapes)>);
 
@@ -66,13 +66,13 @@ impl Cell {
     }
 }
 
-/// A hash table of entries by key. The caller passes the key's hash to each call: the low 32 bits of the
-/// value of the engine's hash function.
+/// A hash table of entries by key. To find or add an entry, the caller passes the key's hash: the low 32 bits
+/// of the value of the engine's hash function.
 #[derive(Clone)]
 pub(super) struct Table<E> {
     hasher: Hasher,
-    /// The cells of the hash table: as many as there are homes (a home is the cell that a hash names; a power
-    /// of two), then as many more as the last run of occupied cells needs.
+    /// The cells of the hash table, in the order of their hashes: first the homes (the cells that hashes
+    /// name, whose number is a power of two), then as many more as the last run of occupied cells needs.
     cells: Vec<Cell>,
     homes: usize,
     entries: Vec<E>,

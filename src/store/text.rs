@@ -35,7 +35,7 @@ impl Text {
         }
     }
 
-    /// Returns the approximate bytes that the string takes, this value included.
+    /// Returns the approximate bytes that the string takes, the size of this type included.
     pub(super) fn cost(&self) -> usize {
         match self {
             Self::Short { .. } => size_of::<Self>(),

@@ -29,14 +29,14 @@ type Name = Box<[u8]>;
 /// The message, to a connection that tracks keys, that all keys may have changed.
 const ALL: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 /// Maximum bytes of the names of changed keys, with 64 bytes more for each, that wait to be sent to
-/// connections which track by prefix (BCAST), for all prefixes together. Of a prefix that exceeds it, the
-/// changes are dropped, and its connections are told that all keys may have changed.
+/// connections which track by prefix (BCAST), for all prefixes together. A prefix whose change exceeds it
+/// loses all its changes, and its connections are told that all keys may have changed.
 const BROADCAST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The approximate bytes that a changed key takes under each of the tracked prefixes (BCAST) that it begins
 /// with, besides its name.
 const CHANGE_BYTES: usize = 64;
-/// The number of keys that are removed after a request while the table of keys that connections have read has
-/// more than its limit. After the n-th such request in a row, n times as many are removed.
+/// The number of keys that are dropped, after a request, from the table of keys that connections have read,
+/// if it has more than its limit. After the n-th such request in a row, n times as many are dropped.
 const REMOVED_AT_ONCE: usize = 100;
 
 /// A connection for which CLIENT TRACKING is on, so that it is sent messages about changed keys.
@@ -75,10 +75,10 @@ pub(super) struct Tracking {
     /// The number of reads in `readers`, which has the connections that have read each key: a key that two
     /// connections have read counts twice.
     items: usize,
-    /// The key that was removed last because there were too many keys; the next in the order of names is
-    /// removed next.
+    /// The key that was last dropped from `readers`, the table of keys that connections have read, because
+    /// the table was too large. The key after it, in the order of names, is dropped next.
     removed: Name,
-    /// The number of requests in a row after which there were still more keys than the limit.
+    /// The number of requests in a row after which `readers` had still more keys than the setting allows.
     crowded: usize,
     /// The prefixes by which any connection tracks keys.
     prefixes: BTreeMap<Name, Prefix>,
@@ -119,8 +119,9 @@ impl Tracking {
     }
 
     /// Records that a connection (`session`) has read a key, so that it is sent a message when the key
-    /// changes; does nothing if its tracking leaves this read out. If the table of keys takes too many bytes
-    /// then, keys are removed from it, and the connections that have read them are told that they changed.
+    /// changes; does nothing if its tracking leaves this read out. If the table of read keys then takes too
+    /// many bytes, keys are dropped from it, and the connections that have read them are told that they
+    /// changed.
     fn note_read(&mut self, session: u64, key: &[u8]) {
         if !self.clients.get(&session).is_some_and(Client::tracks) {
             return;
@@ -137,9 +138,9 @@ impl Tracking {
         while self.bytes > ENGINE_TRACKED_BYTES_MAX && self.remove_one() {}
     }
 
-    /// Removes keys that connections have read from the table while it has more than `keys_max`, a bounded
-    /// number at once; 0 stands for no limit. The connections that have read a removed key are told that it
-    /// has changed.
+    /// Drops keys from the table of keys that connections have read while it has more than `keys_max`, a
+    /// bounded number at once; 0 stands for no limit. The connections that have read a dropped key are told
+    /// that it has changed.
     pub(super) fn limit(&mut self, keys_max: usize) {
         if keys_max == 0 || self.readers.len() <= keys_max {
             self.crowded = 0;
@@ -155,7 +156,7 @@ impl Tracking {
         }
     }
 
-    /// Removes the next key, in the order of names, from the table of keys that connections have read, and
+    /// Drops the next key, in the order of names, from the table of keys that connections have read, and
     /// tells these connections that it has changed. False if the table is empty.
     fn remove_one(&mut self) -> bool {
         let after = (Bound::Excluded(&*self.removed), Bound::Unbounded);
@@ -205,7 +206,7 @@ impl Tracking {
     }
 
     /// Records that all keys of a database were removed: queues for each tracking connection the message that
-    /// all keys may have changed, only once for several databases in a row.
+    /// all keys may have changed, only once for several databases in a row, and drops all records of reads.
     pub(super) fn clear(&mut self) {
         if self.told.last().is_some_and(|(_, message)| message == ALL) && self.readers.is_empty() {
             return;
@@ -372,8 +373,9 @@ impl Client {
     }
 }
 
-/// Records the keys that a command has read, or would have read if they existed, if its connection tracks
-/// keys. As in Redis 7.2, those of a script are the keys that its commands have read, not the ones that it was given.
+/// Records the keys that a command which only reads has read, or would have read if they existed, if its
+/// connection tracks keys. As in Redis 7.2, those of a script are the keys that its commands have read, not
+/// the ones that it was given.
 pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
     if !call.session.tracks {
         return;

@@ -21,7 +21,8 @@ pub(super) enum Value {
     Integer(i64),
     /// A string that was written as a whole, and is not changed in place.
     Text(Text),
-    /// A string that was changed in place (by APPEND and the like), and probably will be again.
+    /// A string that was changed in place (by APPEND and the like), and probably will be again, or a long one
+    /// whose buffer was taken over without a copy.
     Buffer(Box<Vec<u8>>),
     Hash(Box<Fields>),
     List(Box<Items>),
@@ -40,8 +41,8 @@ impl Value {
         }
     }
 
-    /// Returns the value for a string: an integer if the text is one in canonical form and of at most 44
-    /// bytes. A longer string keeps the buffer `bytes`, without a copy.
+    /// Returns the value for a string. One of at most 44 bytes is copied, and stored as an integer if it is
+    /// the canonical form of one; a longer one keeps the buffer `bytes`.
     pub(super) fn from_owned(bytes: Vec<u8>) -> Self {
         if bytes.len() <= EMBEDDED_BYTES_MAX { Self::string(&bytes) } else { Self::Buffer(Box::new(bytes)) }
     }
@@ -143,7 +144,7 @@ impl Value {
     }
 }
 
-/// A type of value that has elements: it is created with its first element, and removed with its last.
+/// A type of value that has elements: hash, list, set, sorted set or stream.
 pub(super) trait Collection: Sized {
     fn empty(hasher: &Hasher) -> Value;
     fn within(value: &Value) -> Option<&Self>;

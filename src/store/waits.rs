@@ -23,8 +23,8 @@ use crate::protocol::{Protocol, encode};
 use crate::values::Timestamp;
 use crate::values::limits::{ENGINE_DATABASES, ENGINE_WAITING_BYTES_MAX};
 
-/// The approximate bytes of a blocking call that waits, besides its keys. The constant below it is the
-/// approximate bytes of each key besides its name, which is stored twice.
+/// The approximate bytes of a blocking call that waits, besides its keys and the names that it wants.
+/// `KEY_BYTES` is the approximate bytes of each key besides its name, which is stored twice.
 const WAITER_BYTES: usize = 256;
 const KEY_BYTES: usize = 128;
 /// The longest timeout of a blocking call in milliseconds, three hundred years; a call with a longer one
@@ -66,7 +66,7 @@ pub(super) enum Timeout {
     After(Duration),
 }
 
-/// The elements that a blocking call waits for, and takes from the first of its keys that has some.
+/// The elements that a blocking call waits for at its keys, and the way in which it takes or reads them.
 #[derive(Clone, Debug)]
 pub(super) enum Want {
     /// The call waits for one item from this end of a list (BLPOP, BRPOP).
@@ -177,10 +177,11 @@ pub(super) struct Waits {
     deadlines: BTreeSet<(Timestamp, u64)>,
     /// The number of waiting calls by the kind of value that they wait for.
     by_kind: [usize; KINDS],
-    /// The keys (database and name) that may serve a waiting call, in the order in which they became able to.
+    /// The keys (database and name) at which a waiting call may find elements now, in the order in which they
+    /// got them.
     ready: VecDeque<(u8, Name)>,
-    /// The keys in `ready` (those that may serve a waiting call), each with true if a stream was added there,
-    /// got entries or was removed.
+    /// The keys in `ready` (those at which a waiting call may find elements), each with true if a stream was
+    /// added there, got entries or was removed.
     listed: BTreeMap<(u8, Name), bool>,
     tickets: u64,
     bytes: usize,
@@ -280,8 +281,8 @@ impl Waits {
         Some(waiter)
     }
 
-    /// Queues a key of a database as one that may serve calls which wait for this kind of value, if any call
-    /// waits for the key; does nothing otherwise.
+    /// Queues a key of a database, at which calls that wait for this kind of value may find elements now, or
+    /// which was a stream and is none any more. Does nothing if no call waits for the key.
     pub(super) fn signal(&mut self, database: u8, key: &[u8], kind: Kind) {
         if self.by_kind[kind as usize] == 0 || !self.by_key[usize::from(database)].contains_key(key) {
             return;
@@ -295,27 +296,27 @@ impl Waits {
         *streamed |= kind == Kind::Stream;
     }
 
-    /// True if any key is queued that may serve waiting calls.
+    /// True if any key is queued at which waiting calls may find elements.
     pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Removes and returns the next key that may serve waiting calls: its database, its name, and true if a
-    /// stream was added there, got entries or was removed. `None` if no key is queued.
+    /// Removes and returns the next key at which waiting calls may find elements: its database, its name, and
+    /// true if a stream was added there, got entries or was removed. `None` if no key is queued.
     pub(super) fn next_ready(&mut self) -> Option<(u8, Name, bool)> {
         let place = self.ready.pop_front()?;
         let streamed = self.listed.remove(&place)?;
         Some((place.0, place.1, streamed))
     }
 
-    /// Takes out the call with this ticket (its number in the order of arrival) while it is served, and
-    /// returns it; its keys and deadline stay recorded. The caller puts it back afterwards. `None` if there
-    /// is no such call.
+    /// Takes out the call with this ticket (its number in the order of arrival) while its keys are searched
+    /// for elements, and returns it; its keys and deadline stay recorded. The caller puts it back afterwards.
+    /// `None` if there is no such call.
     pub(super) fn take_out(&mut self, ticket: u64) -> Option<Waiter> {
         self.by_ticket.remove(&ticket)
     }
 
-    /// Puts back the call with this ticket that [`Waits::take_out`] has taken out. If the call was served,
+    /// Puts back the call with this ticket that [`Waits::take_out`] has taken out. If the call got its reply,
     /// the caller then ends its wait.
     pub(super) fn put_back(&mut self, ticket: u64, waiter: Waiter) {
         self.by_ticket.insert(ticket, waiter);
@@ -348,7 +349,7 @@ impl Waits {
 const NEGATIVE: Refusal = Refusal::Words("ERR timeout is negative");
 
 /// Returns the timeout of a blocking command at argument `index`, which is in seconds and may have a
-/// fraction; 0 means that it waits for ever. An error if it is negative or no number.
+/// fraction; 0 means that it waits for ever. An error if it is negative, too large or no number.
 pub(super) fn seconds_at(call: &Call<'_>, index: usize) -> Result<Timeout, Refusal> {
     const NO_FLOAT: Refusal = Refusal::Words("ERR timeout is not a float or out of range");
     let text = call.at(index);

@@ -186,8 +186,8 @@ pub struct Demand {
     pub owed: MicroUnits,
     /// Amount of quota that a waiting request needs to be admitted; 0 if none waits.
     pub needed: MicroUnits,
-    /// The largest recent cost of one request for the bucket: a core with less to spend could not admit such
-    /// a request.
+    /// The largest recent cost of one request for the bucket, or `needed` if that is more: a core with less to spend
+    /// could not admit such a request.
     pub lump: MicroUnits,
 }
 

@@ -1,8 +1,9 @@
 //! Glob patterns with `*`, `?`, `[...]` and `\`, by the rules of Redis (`KEYS`, `SCAN`, `PSUBSCRIBE`).
 
-/// True if the whole of `text` matches the glob pattern `pattern`. Backtracks only to the last star, so that
-/// no pattern takes more than about pattern length times text length steps. `count` is called with the number
-/// of steps that are about to be taken; its error ends the comparison.
+/// True if the whole of `text` matches the glob pattern `pattern`. Backtracks only to the last star, so that the time
+/// grows with pattern length times text length at most. `count` is called before each step with the number of bytes of
+/// the pattern that the step may look at: 1, or all that are left if a class (`[...]`) comes next. Its error ends the
+/// comparison and is returned.
 pub fn matches<E>(
     pattern: &[u8],
     text: &[u8],

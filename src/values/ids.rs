@@ -15,7 +15,7 @@ pub struct BackendId(pub u16);
 pub struct ClientId {
     /// Index of the client in the shard's table of clients.
     pub index: u32,
-    /// Number of clients that had this index in the shard's table of clients before.
+    /// Number of clients that have had this index in the shard's table of clients so far, this one included.
     pub generation: u32,
 }
 

@@ -89,11 +89,12 @@ pub const QUOTA_POSTS_BYTES_MAX: usize = 4 * QUOTA_POST_BYTES_MAX;
 pub const ADMIN_TOKEN_BYTES_MAX: usize = 1024;
 /// Maximum number of tenants of one quota file; a file with more is refused.
 pub const TENANTS_MAX: usize = 32_768;
-/// Maximum number of minutes for which tenants' usage is kept by the minute, where there is room.
+/// Maximum number of minutes for which tenants' usage is kept by the minute; fewer if there would be more entries than
+/// [`METERED_ENTRIES_MAX`].
 pub const METERED_MINUTES_MAX: u64 = 24 * 60;
-/// Maximum number of minutes of usage kept of all tenants together, 40 bytes each. Full days of some 1,400
-/// tenants that never rest fit, and an hour of the most tenants there can be, which suggestions need; with
-/// more activity the oldest minutes go first.
+/// Maximum number of entries of usage, each of one tenant in one minute, 40 bytes each. Full days of some 1,400 tenants
+/// that never rest fit, and an hour of the most tenants there can be, which suggestions of quotas need; with more
+/// activity the oldest minutes are dropped first.
 pub const METERED_ENTRIES_MAX: usize = 61 * TENANTS_MAX;
 /// Maximum number of tenants with figures of their own among the metrics. With four outcomes each that is some
 /// 500 lines, about a tenth of what one scrape usually bears, from each process of a fleet (weir processes
@@ -116,8 +117,8 @@ pub const PRIVATE_LINKS_MAX: u64 = 100_000;
 /// Maximum number of bytes of a password, as in Redis: each attempt to log in makes a digest of it. A login
 /// with a longer one fails.
 pub const PASSWORD_BYTES_MAX: usize = 512;
-/// Number of failed attempts to log in after which a connection is closed, to slow down the guessing of
-/// passwords.
+/// Number of failed attempts to log in (over HTTP, of requests with a wrong token in a row) after which a connection is
+/// closed, to slow down the guessing of passwords.
 pub const LOGINS_FAILED_MAX: u8 = 10;
 /// Maximum number of bytes of a client's name (`CLIENT SETNAME`), and of its library's name; longer ones are
 /// refused.
@@ -140,7 +141,8 @@ pub const EXPLAINED_WORDS_MAX: usize = 65_536;
 /// Maximum number of requests of one transaction that weir answers itself: it does so in one turn (pass of
 /// the shard's loop); a transaction with more is refused.
 pub const TRANSACTION_OWN_MAX: usize = 4_096;
-/// Maximum number of bytes of a reply to `CLIENT LIST`; in place of a longer one, the client gets an error.
+/// Maximum number of bytes of a reply to `CLIENT LIST`. If a shard's part of the reply is longer than an equal share of
+/// it, the client gets an error.
 pub const CLIENT_LIST_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Maximum number of client ids in one `CLIENT LIST` or `CLIENT KILL`; a request with more is refused.
 pub const CLIENT_IDS_MAX: usize = 1_024;
@@ -158,8 +160,8 @@ pub const MONITOR_ARGUMENT_BYTES_MAX: usize = 1024;
 pub const MONITOR_REQUEST_BYTES_MAX: usize = 8 * 1024;
 /// Maximum number of requests of one transaction that `MONITOR` shows; further ones are left out.
 pub const MONITOR_TRANSACTION_MAX: usize = 1_024;
-/// Maximum number of bytes that may wait for a client that watches requests (`MONITOR`), 256 KiB; lines
-/// beyond it are left out.
+/// Maximum number of bytes that may wait for a client that watches requests (`MONITOR`): 256 KiB, or half of
+/// `--output-limit` if that is less. Lines beyond it are left out.
 pub const MONITOR_OUTPUT_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of lines for clients that watch requests (`MONITOR`) that may wait for one other core; lines beyond
 /// it are left out.
@@ -172,8 +174,8 @@ pub const SHARED_MESSAGES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// Maximum number of deliveries (one message to one client) per core and turn (pass of the shard's loop),
 /// from channels to which weir has one subscription for all its clients; further ones wait for the next turn.
 pub const SHARED_DELIVERIES_PER_TURN: usize = 8_192;
-/// Largest value of `--shared-channels`: the number of channels and patterns, over all cores together, to
-/// each of which weir may have one subscription that all its clients share.
+/// Largest value of `--shared-channels`: the number of channels, over all cores together, to each of which weir may
+/// have one subscription that all its clients share. The same number limits such patterns, as far as it is below 1,024.
 pub const SHARED_CHANNELS_MAX: u64 = 1_000_000;
 /// Maximum number of patterns, over all cores together, to each of which weir has one subscription that all
 /// its clients share; subscriptions to further ones are refused. The channel of each `PUBLISH` is compared
@@ -206,9 +208,9 @@ pub const REPEATED_VALUES_MAX: usize = 1_024;
 /// it has named before; a request with more is refused. For each repetition, the store goes through the
 /// collection once more.
 pub const REPEATED_KEYS_MAX: usize = 16;
-/// Maximum number of words of a request that weir handles without doing other work in between; one with more
-/// is refused. Counts requests whose keys or fields weir compares with each other (about 2 ms), or for each
-/// of whose words (`SCRIPT EXISTS`, `PUBSUB NUMSUB`) weir joins the stores' replies.
+/// Maximum number of words of a request whose keys or fields weir compares with each other, or for each of whose words
+/// (`SCRIPT EXISTS`, `PUBSUB NUMSUB`) weir joins the stores' replies; one with more is refused. weir handles such a
+/// request without doing other work in between, which takes about 2 ms.
 pub const COMBINED_WORDS_MAX: usize = 65_536;
 /// Maximum number of keys at which one client may wait (`BLPOP`); a request with more is refused. A store keeps
 /// about 230 bytes for each, and goes through all of them when the client leaves.
@@ -225,16 +227,17 @@ pub const CHANNEL_BYTES_MAX: usize = 4_096;
 /// Bytes of the longest name of a channel or pattern for which weir has one subscription for all its clients.
 /// Subscriptions to longer ones have connections of their own.
 pub const SHARED_NAME_BYTES_MAX: usize = 1_024;
-/// Maximum number of requests (to subscribe or unsubscribe) about channels with one subscription for all
-/// clients that one store may not have acknowledged to a core; further ones are refused.
+/// Maximum number of requests (to subscribe or unsubscribe) about channels with one subscription for all clients that
+/// one store has yet to acknowledge to a core; while there are as many, clients' subscriptions to such channels are
+/// refused.
 pub const SHARED_OWED_MAX: usize = 262_144;
 /// Maximum number of steps for comparing the channel of one `PUBLISH` with all patterns for which weir has
 /// one subscription for all its clients; patterns left then count as not matching.
 pub const PATTERN_STEPS_MAX: usize = 262_144;
 /// Maximum number of sections that one `INFO` may name; further names are ignored.
 pub const INFO_SECTIONS_MAX: usize = 64;
-/// Maximum number of requests of one connection that are started in a turn (pass of the shard's loop) before
-/// other connections have theirs; a long reply counts as several.
+/// Maximum number of requests of one connection that are started in a turn (pass of the shard's loop) before other
+/// connections have theirs; a request of many words, or with a long reply by weir itself, counts as several.
 pub const REQUESTS_PER_TURN: u32 = 256;
 /// Maximum number of requests of all connections of a core that are started in a turn (pass of the shard's
 /// loop), so that other work is done in time; half of it is kept for connections that had to wait.
@@ -277,10 +280,11 @@ pub const HOT_KEYS_MAX: usize = 256;
 /// Number of keys of queued requests that a core examines every 5 ms at most, to find requests about keys that have
 /// become hot; the rest of a request that exceeds it is examined too. Takes about 0.5 ms.
 pub const HOT_QUEUED_KEYS_EXAMINED_MAX: usize = 8_192;
-/// Maximum number of keys that have become hot and whose single requests a core takes out of the queues every
-/// 5 ms; other keys wait for the next time.
+/// Maximum number of newly hot keys whose requests (those for one key) a core takes out of the queues in front of
+/// stores at a time, every 5 ms at most; other keys wait for the next time.
 pub const HOT_KEYS_NOTICED_MAX: usize = 16;
-/// Maximum number of bytes of a hot key that is kept whole. Longer ones are reported, and never cached.
+/// Maximum number of bytes of a hot key that weir keeps in full. Of longer keys only the beginning is kept, for
+/// reports; replies to reads of them are never cached.
 pub const HOT_NAME_BYTES_MAX: usize = 1024;
 /// Number of bytes kept of a hot key that is too long to be kept whole.
 pub const HOT_NAME_BYTES_SHOWN: usize = 128;
@@ -306,8 +310,8 @@ pub const STATE_STORES_MAX: usize = 64;
 /// Maximum number of tenants in `/state.json`; those that were refused most come first, and others are
 /// counted.
 pub const STATE_TENANTS_MAX: usize = 100;
-/// Maximum number of tenants in `/history.json` (figures every 5 s), both at one point of time and over all
-/// points; those that were refused most, and those of the latest points, come first, and others are left out.
+/// Maximum number of tenants at one point of time in `/history.json` (figures every 5 s), and over all its points. At
+/// one point, those that were refused most come first; over all points, those of the latest ones. Others are left out.
 pub const HISTORY_TENANTS_MAX: usize = 32;
 /// Maximum number of hot keys in `/state.json`; the hottest come first, and others are counted.
 pub const STATE_HOT_KEYS_MAX: usize = 20;
@@ -329,13 +333,14 @@ pub const HOT_ANSWERS_MAX: usize = 16;
 /// Maximum number of copies of replies that one core keeps of hot keys whose requests pass through other
 /// cores, which lend it the copies; further ones are not kept.
 pub const HOT_COPIES_MAX: usize = 256;
-/// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake
-/// earlier ones. A further request is sent at once, behind those of its connection that are held back.
+/// Maximum number of bytes of requests for hot keys that one core holds back so that they do not overtake earlier ones.
+/// A further request is not held back: it is sent at once, after those of its connection that were.
 pub const HOT_HELD_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of reads that wait for one fetch of a hot key; further ones are refused.
 pub const HOT_WAITERS_PER_FLIGHT_MAX: usize = 16_384;
-/// Maximum number of reads that wait for fetches of hot keys on one core, of which further ones are refused;
-/// and of requests held back there, of which a further one is sent at once, behind those of its connection.
+/// Maximum number of reads that wait for fetches of hot keys on one core; further ones are refused. Also the maximum
+/// number of requests that the core holds back so that they do not overtake earlier ones; a further one is sent at
+/// once, after those of its connection that were held back.
 pub const HOT_WAITERS_MAX: usize = 65_536;
 /// The longest deadline that a client, or a tenant's quotas, may set for requests: a day, in milliseconds. A
 /// longer one is refused.
@@ -345,11 +350,13 @@ pub const DEADLINE_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
 pub const STALE_ON_ERROR_MAX: std::time::Duration = std::time::Duration::from_secs(3_600);
 /// Number of classes of commands that prices are learnt for.
 pub const COMMAND_CLASSES: usize = 6;
-/// Maximum number of users of whose quotas one shard keeps an account, over all tenants. For a further user,
-/// an idle one is forgotten; if there is none, the request is refused.
+/// Maximum number of users of whose quotas one shard keeps an account, over all tenants. A tenant may have as many as
+/// there is room left for others. For a further user, an idle one of the 16 oldest is forgotten; if there is none, the
+/// request is refused.
 pub const USERS_MAX: usize = 1_048_576;
-/// Maximum number of token buckets of quotas that are not full, over all shards; for a further bucket,
-/// nothing is granted.
+/// Maximum number of token buckets of quotas that the control executor (which divides quotas among shards) keeps, for
+/// all shards together: those that are not full. A further bucket takes the place of one that has filled up; if there
+/// is none among the 16 oldest, nothing is granted for it.
 pub const POOLS_MAX: usize = 4 * USERS_MAX;
 /// Maximum number of bytes of one reply of the embedded engine, by default; a larger one is replaced by an
 /// error.
@@ -395,8 +402,9 @@ pub const ENGINE_LIBRARIES_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Maximum number of bytes that all functions of the embedded engine may use in their interpreter, with the
 /// data that they keep from one call to the next; a function that needs more ends with an error.
 pub const ENGINE_FUNCTIONS_BYTES_MAX: usize = 128 * 1024 * 1024;
-/// Maximum number of bytes of the messages that one request to the embedded engine may send; a request that
-/// would send more gets an error. Messages to several subscribers of one channel count once.
+/// Maximum number of bytes of the messages that one request to the embedded engine may send, and of its replies to
+/// calls that wait for entries of streams; a request that would send more gets an error. Messages to several
+/// subscribers of one channel count once.
 pub const ENGINE_MESSAGES_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// Maximum number of bytes of the events of keys that one request to the embedded engine, or one sweep of expired
 /// keys, may queue, and a second such limit for the messages about them. Events beyond it are dropped and counted,
@@ -408,9 +416,10 @@ pub const ENGINE_SLOW_REQUESTS_MAX: usize = 1024;
 /// Unsent bytes of messages behind the last reply beyond which a connection to the embedded engine is closed, as a
 /// subscriber is in Redis.
 pub const ENGINE_SUBSCRIBER_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// Largest value of the setting for the largest request: a bulk string may be as large as in Redis.
+/// Largest value of `--max-request-bytes`: a bulk string may be as large as in Redis. Also the largest size of a string
+/// in the embedded engine.
 pub const REQUEST_BYTES_CEILING: usize = 512 * 1024 * 1024;
-/// Largest value of the setting for the largest reply of a store, which may hold several of the largest
+/// Largest value of `--max-reply-bytes`, the most bytes of a store's reply, which may hold several of the largest
 /// values.
 pub const REPLY_BYTES_CEILING: usize = 2 * 1024 * 1024 * 1024;
 /// Maximum number of hosts that share one quota; a list of more hosts from the fleet's store is not used.
@@ -438,10 +447,10 @@ pub const HTTP_COMMANDS_MAX: usize = 1_000;
 pub const HTTP_WORDS_MAX: usize = 65_536;
 /// Longest time that weir's HTTP header `Retry-After` names, in seconds: a day.
 pub const HTTP_RETRY_AFTER_SECONDS_MAX: u64 = 86_400;
-/// Time within which an HTTP request has to arrive in full, and a second more for every 16 KiB of its body;
-/// then the client gets an error and is closed.
+/// Time within which an HTTP request has to arrive in full, and a second more for every 16 KiB of it that have come;
+/// after that, the client gets an error and is closed.
 pub const HTTP_REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of bytes of a body for which an HTTP request gets one second more to come.
+/// Number of bytes of an HTTP request for which it gets one second more to arrive in full.
 pub const HTTP_BODY_BYTES_PER_SECOND: u64 = 16 * 1024;
 
 /// Maximum number of connections of one core that weir has closed on its side and whose clients have not

@@ -1,5 +1,5 @@
-//! Plain values that every room may name: time, ids, limits, random numbers, spare buffers. No behaviour
-//! beyond arithmetic and storing.
+//! Plain values that all other modules may use: time, ids, limits, random numbers, spare buffers. They compute and
+//! store, and have no effects.
 
 pub mod address;
 pub mod allowance;

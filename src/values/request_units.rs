@@ -52,8 +52,8 @@ impl Price {
 
 const _: () = assert!(PRICE_MAX <= i64::MAX as u64);
 
-/// Prices of the things that a request is charged for (bytes, elements, keys, latency), in millionths of a
-/// request unit; their sum is the request's price.
+/// Prices of the things that a request is charged for (bytes, elements, keys, latency and so on), in millionths of a
+/// request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {
     /// The part of the price that is the same for all requests.
@@ -64,11 +64,11 @@ pub struct Weights {
     pub kib_in: MicroUnits,
     /// Price of 1,024 bytes of the reply.
     pub kib_out: MicroUnits,
-    /// Price of one element of the reply, or of one entry that the request looks at.
+    /// Price of one element of the reply, or of one entry (element of a key) that the store looks at for the request.
     pub row: MicroUnits,
-    /// Price of one key of a request that writes several.
+    /// Price of one key that a request writes, if it names several keys.
     pub key: MicroUnits,
-    /// Price of a millisecond of latency beyond what requests of the same class usually take.
+    /// Price of a millisecond of latency beyond what requests of the same class (kind of command) usually take.
     pub latency_ms: MicroUnits,
     /// Price of a millisecond for which a request keeps its store busy, if neither the request nor the reply
     /// shows how much work it is; counts only if it is more than the rest of the price.

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// Longest text that is read as a version, in bytes, with anything that follows its numbers.
+/// Maximum number of bytes of a version's text, what follows its numbers (`-rc1`) included; a longer text counts as no
+/// version.
 const TEXT_BYTES_MAX: usize = 64;
 
 /// Version of a store: three numbers, compared from the left.

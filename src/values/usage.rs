@@ -7,11 +7,11 @@ use super::{MicroUnits, UNIT};
 /// Outcome of a request, as far as metering distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageKind {
-    /// The request was sent to a store.
+    /// The request was sent to a store, or weir answered it by itself (such as `CLIENT LIST`).
     Admitted,
     /// The request was refused because a quota (of all tenants, the tenant or the user) was used up.
     Throttled,
-    /// The request was refused in an overload, or because its store was away.
+    /// The request was refused in an overload, because its store was away, or because it wrote a hot key too often.
     Shed,
     /// The request was answered without a store: from memory, or with the reply to another request.
     Cached,
@@ -32,15 +32,17 @@ impl UsageKind {
     }
 }
 
-/// Prices of one tenant's requests, by outcome, over a report, a minute or the like, in millionths of a
-/// request unit.
+/// Sums of the prices of one tenant's requests in some time (such as a minute), by outcome, in millionths of a request
+/// unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Real cost of the requests that were sent to a store.
+    /// Real cost of the requests that were sent to a store, or that weir answered by itself. Estimated cost of those
+    /// that were sent and got no reply.
     pub admitted: MicroUnits,
     /// Estimated cost of the requests that were refused because a quota was used up.
     pub throttled: MicroUnits,
-    /// Estimated cost of the requests that were refused in an overload, or because their store was away.
+    /// Estimated cost of the requests that were refused in an overload, because their store was away, or because they
+    /// wrote a hot key too often.
     pub shed: MicroUnits,
     /// Cost of the requests that were answered without a store: from memory, or with the reply to another
     /// request.
@@ -56,7 +58,7 @@ impl Usage {
         self.cached = self.cached.saturating_add(other.cached);
     }
 
-    /// True if the prices of all outcomes are 0, as when no request was served or refused.
+    /// True if the prices of all outcomes are 0.
     pub const fn is_empty(&self) -> bool {
         self.admitted == 0 && self.throttled == 0 && self.shed == 0 && self.cached == 0
     }
@@ -98,8 +100,8 @@ impl UsageSum {
         Amount(self.0[kind as usize])
     }
 
-    /// Returns the amount taken from the tenant's quota: for requests sent to a store and those answered
-    /// without one.
+    /// Returns the amount taken from the tenant's quota: for requests that were not refused, whether a store answered
+    /// them or not.
     pub const fn consumed(&self) -> Amount {
         Amount(self.of(UsageKind::Admitted).0 + self.of(UsageKind::Cached).0)
     }

@@ -5,20 +5,20 @@ use weir::store::{Disposition, Engine, EngineLimits, Session};
 use weir::values::Timestamp;
 use weir::values::time::Now;
 
-/// The first word of a request after which the other connection asks.
+/// Name of a made-up request, after which requests come from the other of the two connections.
 const OTHER: &[u8] = b"OTHER";
-/// The first word of a request after which a second passes.
+/// Name of a made-up request that lets a second pass.
 const LATER: &[u8] = b"LATER";
 
 const LIMITS: EngineLimits =
     EngineLimits { bytes_max: 1 << 20, reply_bytes_max: 1 << 20, effort_max: 20_000 };
 /// Bytes by which the memory may exceed its limit: a command that was admitted below the limit is carried out.
 const SPARE_BYTES: u64 = 64 << 10;
-/// Keys that a pass over expired ones looks at.
+/// Number of keys that are looked at in one search for expired keys.
 const SWEPT: usize = 100;
 
-/// Has the embedded store carry out any requests: whole replies only, memory within its limit, and nothing is left of it once
-/// all keys are deleted.
+/// Carries out any requests in the embedded store. Checks that replies are whole, that the memory stays within its
+/// limit, and that none of it is in use once all keys are deleted.
 pub fn engine(bytes: &[u8]) {
     let mut house = House::new();
     let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
@@ -36,10 +36,10 @@ pub fn engine(bytes: &[u8]) {
 struct House {
     engine: Engine,
     sessions: [Session; 2],
-    /// Whether each connection waits for the reply of a blocking call, or was closed.
+    /// True for a connection that waits for the reply of a blocking call.
     waits: [bool; 2],
     closed: [bool; 2],
-    /// The connection that asks.
+    /// The index of the connection that requests come from at present.
     asking: usize,
     now: Now,
 }
@@ -107,7 +107,7 @@ impl House {
         (self.closed[session], self.waits[session]) = (true, false);
     }
 
-    /// Ends both connections and deletes all keys: no memory is left in use.
+    /// Closes both connections and deletes all keys and functions. Checks that no memory is left in use.
     fn end(mut self) {
         self.close(0);
         self.close(1);

@@ -49,8 +49,9 @@ pub fn replies(bytes: &[u8]) {
     }
 }
 
-/// Sends arbitrary bytes as the reply of a store to one of [`ASKED`]. Checks that the client gets a reply or
-/// is disconnected, and that nothing stays in flight.
+/// Answers one of the requests in [`ASKED`], which the first byte chooses, with the other bytes as the reply of each
+/// store, whose connection is then lost. Checks that no reply to the client stays owed, and that the client can
+/// disconnect.
 pub fn stores(bytes: &[u8]) {
     let Some((chosen, reply)) = bytes.split_first() else { return };
     let asked = ASKED[usize::from(*chosen) % ASKED.len()];
@@ -148,8 +149,8 @@ pub fn http(bytes: &[u8]) {
     }
 }
 
-/// The result of an HTTP conversation: the commands, the bytes of the responses, and whether the conversation
-/// ended.
+/// The result of an HTTP conversation: the commands, the options of each (`wishes`: user, tier and deadline), the bytes
+/// of the responses, and whether the conversation ended.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Conversed {
     commands: Vec<Vec<Vec<u8>>>,
@@ -167,7 +168,7 @@ impl std::fmt::Display for Conversed {
 /// The interim response to `Expect: 100-continue`, which depends on whether the body has arrived already.
 /// Comparisons leave it out.
 const GO_ON: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// The memory that a conversation may use in bytes, besides its input and the largest command or response.
+/// The memory that a conversation may use in bytes, besides four times its input.
 const HTTP_BYTES_SPARE: usize = 64 * 1024;
 const HTTP_BODY_BYTES_MAX: usize = 2_000;
 
@@ -225,8 +226,8 @@ fn conversed(bytes: &[u8], size: usize) -> Conversed {
     conversed
 }
 
-/// Returns the reply of a made-up store to a command, of the type that belongs to the command. `queued`
-/// counts the commands since MULTI; `None` outside of a transaction.
+/// Returns the reply of a made-up store to a command: one of the usual type for some commands, a refusal for `TTL`, and
+/// an array for all others. `queued` counts the commands since MULTI; `None` outside of a transaction.
 fn reply_to(words: &[Vec<u8>], queued: &mut Option<usize>) -> String {
     match words[0].to_ascii_uppercase().as_slice() {
         b"MULTI" if queued.is_none() => {
@@ -249,8 +250,8 @@ fn reply_to(words: &[Vec<u8>], queued: &mut Option<usize>) -> String {
     }
 }
 
-/// Sends arbitrary bytes as a client's input. Checks that every request gets a reply, that stores get
-/// complete requests only, and that nothing stays in flight.
+/// Sends arbitrary bytes as a client's input. Checks that every request gets one reply (none after a request that ends
+/// the connection), that stores get complete requests only, and that nothing stays in flight.
 pub fn pipeline(bytes: &[u8]) {
     let limits = RequestLimits::trusted(REQUEST_BYTES_MAX);
     let (requests, error) = decoded(bytes, bytes.len().max(1), &limits);
@@ -368,7 +369,7 @@ impl House {
         Self { stores, asked, shards, client, now, received: Vec::new(), decoders: Vec::new() }
     }
 
-    /// Runs turns until nothing moves any more.
+    /// Runs turns (passes of the loop) of all shards until none of them has anything left to do.
     fn settle(&mut self) {
         loop {
             let mut moved = false;
@@ -419,8 +420,8 @@ impl House {
         moved
     }
 
-    /// Returns the number of requests that become complete with these bytes, which a store was sent over a
-    /// link.
+    /// Returns the number of requests that become complete with these bytes, the next ones that a shard sends over a
+    /// link (connection to a store).
     fn whole_requests(&mut self, shard: usize, link: ConnectionId, bytes: &[u8]) -> usize {
         if !self.decoders.iter().any(|(whose, _)| *whose == (shard, link)) {
             self.decoders.push(((shard, link), RequestDecoder::default()));

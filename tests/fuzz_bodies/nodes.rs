@@ -1,4 +1,4 @@
-//! Anything that the nodes of a cluster may say of it and of themselves.
+//! Any bytes as the replies of a cluster's nodes to questions about the cluster and about themselves.
 
 use weir::protocol::command;
 use weir::routing::cluster::failover_probe::Said;
@@ -6,11 +6,12 @@ use weir::routing::cluster::{Cluster, Databases, NodeRefusal, Replication, View}
 use weir::values::ServerAddress;
 use weir::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// The line between two replies.
+/// The line that separates two replies in the input.
 const BETWEEN: &[u8] = b"---\n";
 
-/// Reads replies, in pairs of CLUSTER SLOTS and CLUSTER NODES, as views of a cluster and merges them: the map names only nodes
-/// that it has, and the views again change nothing. Each reply is also read as everything else that a node is asked.
+/// Reads replies, in pairs of CLUSTER SLOTS and CLUSTER NODES, as views of a cluster and merges them. Checks that the
+/// map names only nodes that it has, and that the views change nothing when they are merged again. Reads each reply
+/// also as the reply to every other question that weir asks a node.
 pub fn nodes(bytes: &[u8]) {
     let replies = split(bytes);
     let _ = Databases::in_selects(&replies.iter().map(|reply| reply.to_vec()).collect::<Vec<_>>());

@@ -310,7 +310,8 @@ fn whole_number(value: &DeValue<'_>) -> Option<u64> {
 /// Maximum number of characters of a wrong value that an error about it repeats.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
-/// Returns a value as an error shows it: its beginning, or its kind if it is long by nature.
+/// Returns a value as an error shows it: a number or a boolean in full, the beginning of a text, and the kind of
+/// anything else.
 fn shown(value: &DeValue<'_>) -> String {
     match value {
         DeValue::String(text) => {

@@ -81,7 +81,7 @@ pub struct Tenant {
     /// maximum.
     pub clients_max: Option<u32>,
     /// Maximum number of connections to stores that clients of the tenant have to themselves (private links);
-    /// `None` means a fixed part of `--private-links`.
+    /// `None` means four fifths of `--private-links`.
     pub private_links: Option<u32>,
     /// True if the tenant's clients share subscriptions: this process subscribes at the store once for all of
     /// them.
@@ -149,7 +149,7 @@ impl Quotas {
         }
     }
 
-    /// Reads a quota file from disk, at most 64 MiB.
+    /// Reads a quota file from disk. An error if it is larger than 64 MiB.
     pub fn load(path: &Path) -> Result<Self, QuotaError> {
         let file = path.display().to_string();
         let bytes = read_bounded(path).map_err(|problem| QuotaError::of_file(&file, problem.to_string()))?;
@@ -199,7 +199,8 @@ impl Quotas {
         }
     }
 
-    /// Returns the tenant of clients that do not authenticate; `None` if such clients are not served.
+    /// Returns the tenant of clients that do not authenticate; `None` if clients have to authenticate before any other
+    /// request.
     pub fn strangers(&self) -> Option<TenantId> {
         self.strangers
     }
@@ -258,9 +259,9 @@ impl Quotas {
         self.tenants.iter().any(|tenant| tenant.password.is_some())
     }
 
-    /// Checks `AUTH password` and `AUTH tenant[/user] password`, and returns the identity of the client;
-    /// `None` if the password or the user's name is wrong. Without a user name the password must be the
-    /// default tenant's.
+    /// Checks `AUTH password` and `AUTH tenant[/user] password`, and returns the identity of the client; `None` if
+    /// there is no such tenant, the password is not the tenant's, or the user's name is invalid. Without a name
+    /// (`username`) the password must be the default tenant's.
     pub fn sign_in(&self, username: Option<&[u8]>, password: &[u8]) -> Option<SignedIn> {
         let username = username.unwrap_or(DEFAULT_TENANT.as_bytes());
         let (name, user) = match username.iter().position(|byte| *byte == b'/') {

@@ -12,31 +12,31 @@ use super::{FleetQuotas, Place, Whose};
 use crate::control::reconciliation::{HeavyUser, Reconciliation, UserTerms};
 use crate::values::Timestamp;
 
-/// The number of periods (seconds) in a row with low demand after which a user is no longer counted with the
-/// fleet.
+/// A user whose demand was low in more than this number of periods (seconds) in a row is no longer counted
+/// with the fleet (weir processes that share quotas).
 const QUIET_MAX: u32 = 10;
 
 /// State about the users of tenants: the terms for users whose demand is not counted with the fleet (weir
-/// processes that share quotas), as last passed to the pools (`None` before that), and how many heavy users
-/// are not counted for want of room.
+/// processes that share quotas), as last passed to the pools (`None` before that), and how often a user with
+/// high demand was not counted in a period for want of room.
 #[derive(Debug, Default)]
 pub(super) struct Users {
     terms: Option<UserTerms>,
     left_out: u64,
 }
 
-/// Numbers of the users whose demand is added up over all hosts of the fleet (weir processes that share
-/// quotas), for reports.
+/// Numbers of the users whose demand this host has added up over all hosts of the fleet (weir processes that
+/// share quotas), for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct UserFigures {
-    /// The number of users whose consumption is now added up over all hosts of the fleet (weir processes that
-    /// share quotas).
+    /// Number of users whose demand this host adds to the counters of the fleet (weir processes that share
+    /// quotas) at present.
     pub counted: usize,
-    /// Maximum number of users whose consumption may be added up over all hosts of the fleet (weir processes
+    /// Maximum number of users whose demand this host may add to the counters of the fleet (weir processes
     /// that share quotas).
     pub most: usize,
-    /// The number of times that a user with high demand was not counted in a period, because there were too
-    /// many.
+    /// The number of times that a user with high demand was not counted in a period, because too many users
+    /// had high demand.
     pub left_out: u64,
 }
 
@@ -142,8 +142,8 @@ impl FleetQuotas {
         });
     }
 
-    /// Passes the part that this host may give out of the quota of each user who is not counted with the
-    /// fleet to the pools (the parts of buckets that no core holds) from which cores draw it, if it has
+    /// Passes the terms for users who are not counted with the fleet (above all the part of their quotas that
+    /// this host may give out) to the pools (the parts of buckets that no core holds), if the terms have
     /// changed.
     pub(super) fn tell_terms(&mut self, pools: &mut Reconciliation) {
         let terms = UserTerms { part: self.fleet.uncounted(), floor: self.fleet.floor() };

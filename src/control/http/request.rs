@@ -29,7 +29,8 @@ pub struct Head {
     pub route: Route,
     /// The query string: the part of the target behind a `?`.
     pub query: String,
-    /// The server's name that the client used (the `Host` header).
+    /// The name or address by which the client addressed the server: a name in an absolute target
+    /// (`http://...`), otherwise that of the header `Host`.
     pub host: Host,
     /// The HTTP method of the request.
     pub method: Method,
@@ -41,8 +42,8 @@ pub struct Head {
     pub body: Body,
     /// The token of the header `Authorization: Bearer`; None without one.
     pub bearer: Option<Vec<u8>>,
-    /// True if a page of another site made a browser send the request: only browsers send headers that tell
-    /// the origin.
+    /// True if a web page made a browser send the request, by headers that only browsers send: a page of any
+    /// origin if there is a header `Origin`, otherwise one of another origin (`Sec-Fetch-Site`).
     pub is_foreign: bool,
 }
 

@@ -16,7 +16,7 @@ pub struct Response {
     pub content_type: &'static str,
     /// Names and values of headers that only this reply has.
     pub headers: Vec<(&'static str, &'static str)>,
-    /// The body of the reply; left out for HEAD.
+    /// The body of the reply, which is not sent in reply to HEAD.
     pub body: String,
 }
 

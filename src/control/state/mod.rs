@@ -10,8 +10,9 @@
 //! | `stores`, `tenants`, `hot_keys` | those that need attention most come first; `..._left_out` is the number of others | `STATE_..._MAX` |
 //! | `log` | the last lines of the journal, the newest first | `JOURNAL_LINES_MAX` |
 //!
-//! Values per second are null if nobody looked a second ago. Names and keys may be hostile: the document has
-//! them as JSON strings, and nothing that reads like markup.
+//! Rates per second are null, and those of tenants 0, if there are no counters from 0.9 to 10 s ago to
+//! compare with. Names and keys may be hostile: the document has them as JSON strings, and nothing that reads
+//! like markup.
 
 pub(super) mod stores;
 pub(super) mod tenants;
@@ -38,14 +39,17 @@ use verdict::Verdict;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Grade {
-    /// Nothing needs attention: all requests are served.
+    /// Nothing needs attention: the conditions of the other grades do not hold. Requests may be refused for
+    /// other reasons, such as permissions.
     #[default]
     Well,
-    /// Something deserves a look: a tenant is beyond its quota, less than 1 % of the requests are refused for
-    /// other reasons, a store is slow, or the process drains (takes no new clients).
+    /// Something deserves a look: a tenant's requests are refused because a quota is used up, less than 1 %
+    /// of all requests are refused because of overload, deadlines or an unavailable store, a store is slow or
+    /// comes back after an ejection, or the process drains (takes no new clients).
     Strained,
-    /// Requests that should be served are refused: 1 % of all requests or more are, or a store is ejected
-    /// (out of use), stalled (silent), slow at shedding level 3, or has a full queue.
+    /// Requests that should be served are refused: 1 % of all requests or more because of overload, deadlines
+    /// or an unavailable store (any of a tenant's, for the grade of that tenant), or a store is ejected (out
+    /// of use), stalled (silent), slow at shedding level 3, or has a full queue.
     Trouble,
 }
 
@@ -226,7 +230,8 @@ impl Requests {
     }
 }
 
-/// Quantiles of the times, in milliseconds, that stores took for the replies of the last second.
+/// Quantiles of the times, in milliseconds, that stores took for the replies that came in the last second or
+/// so.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Replies {
     count: u64,

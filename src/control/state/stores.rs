@@ -16,8 +16,9 @@ use crate::values::limits::STATE_STORES_MAX;
 pub(in crate::control) struct StoreShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
-    /// The store's state in words: "ok", "slow, level 2" (shedding level 1 to 3), "stalled", "queue full", or
-    /// that its breaker has ejected it ("set aside", "being tried", "coming back").
+    /// The store's state in words: "ok", "slow, level 2" (shedding level 1 to 3), "stalled", "queue full" or,
+    /// by its breaker, "set aside" (ejected), "being tried" (ejected, with a trial request sent) or "coming
+    /// back" (a growing part of the requests is sent).
     pub state: String,
     breaker: &'static str,
     level: u8,
@@ -48,8 +49,8 @@ pub(in crate::control) fn shown<'a>(backends: &'a [String], totals: &Totals) -> 
 }
 
 impl<'a> StoreShown<'a> {
-    /// Returns the store's figures that the page of the last ten minutes keeps: requests in flight, and the
-    /// median latency in milliseconds (the highest of all cores).
+    /// Returns the store's figures that the page of the last ten minutes keeps: requests in flight (without
+    /// expensive ones), and the median latency in milliseconds (the highest of all cores).
     pub fn figures(&self) -> [f32; 2] {
         [self.in_flight as f32, self.median_ms.0 as f32]
     }

@@ -21,8 +21,8 @@ pub(in crate::control) struct TenantShown<'a> {
     pub name: &'a str,
     pub grade: Grade,
     /// The tenant's state in one of these words, the first that holds: "shed" (some of its requests are
-    /// refused because of overload), "throttled" (some are refused because a quota is used up), "near its
-    /// quota" (80 % or more consumed), "ok" (requests are served) or "idle".
+    /// refused because of overload or an unavailable store), "throttled" (some are refused because a quota is
+    /// used up), "near its quota" (80 % or more consumed), "ok" (requests are answered) or "idle".
     pub state: &'static str,
     pub ru_per_second: Option<u64>,
     /// The part of its quota that the tenant consumed in the last second or so; null without a quota, or if
@@ -32,14 +32,15 @@ pub(in crate::control) struct TenantShown<'a> {
     cached: Number,
     /// Request units per second of the tenant's requests that were refused because a quota was used up.
     pub throttled: Number,
-    /// Request units per second of the tenant's requests that were refused because of overload.
+    /// Request units per second of the tenant's requests that were refused because of overload or an
+    /// unavailable store.
     pub shed: Number,
     /// The tenant's request units over the current minute so far and the one before it together.
     minute: Minute,
     suggested_ru_per_second: Option<u64>,
 }
 
-/// Amounts in request units over a minute or two, by outcome.
+/// Amounts in request units over the current minute so far and the one before it, by outcome of the requests.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Minute {
     admitted: Number,

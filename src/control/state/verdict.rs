@@ -6,12 +6,13 @@ use super::stores::StoreShown;
 use super::tenants::TenantShown;
 use super::{Grade, Requests};
 
-/// Maximum number of reasons in the verdict; further ones are counted.
+/// Maximum number of reasons in the verdict. If there are more, the last entry says how many others there
+/// are.
 const REASONS_MAX: usize = 6;
-/// The fraction of all requests (1 %) at which refusals count as trouble.
+/// The fraction of all requests (1 %) from which refusals for one reason count as trouble.
 const MANY: f64 = 0.01;
 
-/// The state of weir in one word, with the reasons, as `/state.json` begins.
+/// The state of weir in one word, with the reasons: the part `verdict` of `/state.json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Verdict {
     pub grade: Grade,
@@ -65,8 +66,8 @@ impl Verdict {
 }
 
 impl Requests {
-    /// Returns the rates of refusals for reasons other than quotas and permissions: the reason, refused
-    /// requests per second, and their fraction of all requests; empty if rates are unknown.
+    /// Returns the rates of refusals because of unavailable stores, overload and deadlines: the reason,
+    /// refused requests per second, and their fraction of all requests; empty if rates are unknown.
     fn refusals(&self) -> impl Iterator<Item = (&'static str, f64, f64)> {
         self.per_second.into_iter().flat_map(|rates| {
             let all = rates.decoded.0.max(1.0);

@@ -21,7 +21,7 @@ fn at(ms: u64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-/// One host, whose store's answers the test makes up.
+/// One host of a fleet, for tests that make up the answers of the fleet's store (a Redis server).
 struct Rig {
     fleet: Fleet,
     ms: u64,
@@ -365,8 +365,9 @@ struct Host {
     level: f64,
     /// True while the host cannot reach the store.
     cut_off: bool,
-    /// The number of answers of the store until the host's share follows demand again, since the first answer
-    /// after a cut has no earlier one to be compared with.
+    /// The number of answers of the store until the host's share follows demand again: 2 after an exchange was
+    /// lost or the host was cut off from the store, since the first answer after that has no earlier one to be
+    /// compared with.
     stale: u32,
     /// Demand that the host's `fleet` was not told yet, in request units; always less than one, since it is
     /// told whole units.

@@ -27,7 +27,7 @@ impl KeyName {
         &self.bytes
     }
 
-    /// Returns the length of the key in bytes.
+    /// Returns the length of the whole key in bytes, also if only its start is stored.
     pub fn length(&self) -> usize {
         self.length
     }
@@ -84,7 +84,7 @@ pub(super) struct Tally {
     /// Maximum number of requests that the key may have had in the pane (interval of 50 ms) before it was
     /// counted.
     pub error: u64,
-    /// Price of the key's requests in millionths of a request unit.
+    /// Price of the key's requests in millionths of a request unit, as far as callers recorded it.
     pub cost: MicroUnits,
 }
 

@@ -71,9 +71,9 @@ impl Summary {
         }
     }
 
-    /// Adds a weight (1 for a request, or a cost) to the count of the key with this hash. `missed` is the
-    /// most that may not have been counted for the key while it had no place. Returns the key's new count;
-    /// None if the key has no place and no other key may lose its place to it in this pane.
+    /// Adds a weight (1 for a request, or a cost) to the count of the key with this hash. `missed` is the most
+    /// that may not have been counted for the key while it had no place. Returns the key's new count; None if
+    /// the key has no place and no other key may lose its place to it in this pane (interval of 50 ms).
     pub fn add(&mut self, hash: u64, weight: u64, missed: u64) -> Option<Counted> {
         if let Some(found) = self.find(hash) {
             let counted = &mut self.places[found].counted;
@@ -123,7 +123,8 @@ impl Summary {
         self.replaced = 0;
     }
 
-    /// Returns how many times a key was not counted, because too many others had been replaced lately.
+    /// Returns how many times a key was not counted, because 1,024 others had lost their places in the pane
+    /// (interval of 50 ms).
     pub fn passed_over(&self) -> u64 {
         self.passed_over
     }

@@ -30,9 +30,9 @@ struct World {
     now: Timestamp,
     started: Timestamp,
     random: Random,
-    /// The model's current pane.
+    /// The model's current pane (interval of about 50 ms).
     pane: Exact,
-    /// The model's earlier panes, newest first.
+    /// The model's earlier panes (intervals of about 50 ms), newest first.
     panes: VecDeque<Exact>,
     /// Keys that are hot by the events of the search, with their ids and the times of their promotion.
     hot: HashMap<Vec<u8>, (HotId, Timestamp)>,
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Checks precision: a promoted key had enough requests in the last window to be hot.
+    /// Checks precision: a promoted key had enough requests in the last window (two panes of 50 ms) to be hot.
     fn promoted(&mut self, id: HotId, hash: u64, slot: u16, name: &KeyName) {
         let key = if name.is_whole() {
             name.bytes().to_vec()
@@ -128,7 +128,8 @@ impl World {
         self.promoted += 1;
     }
 
-    /// Checks recall: a key that had 10 % more than the threshold in five panes in a row is hot.
+    /// Checks recall: a key that had 10 % more than the threshold in five panes (intervals of 50 ms) in a row
+    /// is hot.
     fn nobody_is_missing(&self) {
         if self.panes.len() < 5 || self.is_bounded {
             return;
@@ -143,7 +144,8 @@ impl World {
         }
     }
 
-    /// Returns the number of requests of a key in the last window, and the number that makes a key hot.
+    /// Returns the number of requests of a key in the last window (two panes of 50 ms), and the number that
+    /// makes a key hot.
     fn window(&self, key: &[u8]) -> (u64, u64) {
         let last = || self.panes.iter().take(2);
         let (nanos, load) = (last().map(|pane| pane.nanos).sum(), last().map(|pane| pane.load).sum());
@@ -279,8 +281,8 @@ fn four_hundred_per_second_are_not_enough_and_neither_is_one_window() {
     assert_eq!(world.promoted, 0);
 }
 
-/// The hot keys of a Zipf distribution over a million keys are found; the model checks precision and recall
-/// at the end of each pane.
+/// The hot keys of a Zipf distribution over a million keys are found; the model checks precision and recall at
+/// the end of each pane (interval of 50 ms).
 #[test]
 fn of_zipf_over_a_million_keys_those_above_the_threshold_are_found_and_no_others() {
     for (exponent, per_mille) in [(0.9, 20), (1.0, 5), (1.1, 20), (1.3, 20)] {
@@ -593,7 +595,7 @@ proptest! {
 
     /// With random pauses of up to half a second, few slots and skewed keys, counts are never too low,
     /// promotions are right, and no key is missed that was above the threshold all the time ([`World::tick`]
-    /// checks at the end of each pane).
+    /// checks at the end of each pane, an interval of 50 ms).
     #[test]
     fn counts_hold_what_was_asked(
         seed: u64, slots in 1_u16..40, keys in 1_u64..3_000, steps in 1_usize..60, keys_max in 30_usize..64,

@@ -22,7 +22,7 @@ const FRESH: Duration = Duration::from_secs(2);
 /// | 3 `Shedding` | 300 | refused, but for one request in a hundred |
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// All tiers (degrees of importance) of requests are served at the usual price.
+    /// All tiers (degrees of importance) of requests are sent at the usual price.
     #[default]
     Steady,
     /// Requests of the tier (importance) `sheddable` cost 1.5 times as much as usual.
@@ -30,8 +30,8 @@ pub enum Level {
     /// Requests of the tier (importance) `sheddable` cost 3 times as much as usual, those of `batch` 1.5
     /// times.
     Overloaded,
-    /// Requests of the tier (importance) `sheddable` are refused, and those of `batch` cost 3 times as much
-    /// as usual.
+    /// Requests of the tier (importance) `sheddable` are refused, but for one in a hundred, and those of
+    /// `batch` cost 3 times as much as usual.
     Shedding,
 }
 
@@ -39,7 +39,8 @@ impl Level {
     /// All levels of load shedding, the mildest first.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Strained, Self::Overloaded, Self::Shedding];
 
-    /// Returns the price of a request of a tier (importance) at this level, in percent of the usual one.
+    /// Returns the price of a request of a tier (importance) at this shedding level, in percent of the usual
+    /// one.
     pub const fn price_percent(self, tier: Tier) -> u32 {
         match (self, tier) {
             (Self::Strained, Tier::Sheddable) | (Self::Overloaded, Tier::Batch) => 150,
@@ -48,9 +49,9 @@ impl Level {
         }
     }
 
-    /// True if a request of a tier (importance) is refused at this level. `number` is the number of earlier
-    /// calls: in every hundredth call the request passes, so that cores notice when the backend has become
-    /// faster.
+    /// True if a request of a tier (importance) is refused at this shedding level. `number` is the number of
+    /// earlier calls: in every hundredth call the request passes, so that cores notice when the backend has
+    /// become faster.
     pub const fn refuses(self, tier: Tier, number: u32) -> bool {
         matches!((self, tier), (Self::Shedding, Tier::Sheddable)) && !number.is_multiple_of(PROBES)
     }
@@ -79,7 +80,7 @@ impl Level {
 pub struct Told {
     /// Time at which the core made the proposal.
     pub at: Timestamp,
-    /// The level of load shedding that the core would choose.
+    /// The level of load shedding that the core proposes.
     pub level: Level,
     /// Number of replies in the last ten seconds that the proposal is based on, its weight in the vote; a
     /// core that saw too few has weight 0.

@@ -66,8 +66,8 @@ impl World {
         assert_eq!(change.is_none(), before == self.ratio.level());
     }
 
-    /// Returns the time in the last run at which the level first reached `level`, in seconds; `None` if it
-    /// never did.
+    /// Returns the time, in seconds since the start of its run, at which the shedding level first rose to
+    /// `level` or above; `None` if it never did. Looks at the changes of all runs that are still in `changes`.
     fn reached(&self, level: Level) -> Option<f64> {
         self.changes.iter().find(|(_, change)| change.to >= level).map(|(at, _)| *at)
     }
@@ -441,8 +441,8 @@ fn thresholds_that_make_no_sense_do_no_harm() {
     }
 }
 
-/// Slow reference model of the windows: keeps every sample with the slice it came in, and sorts all for each
-/// question.
+/// Slow reference model of [`LatencyRatio`]: keeps every sample with the slice (250 ms) in which it came, and
+/// sorts all of them whenever it is asked.
 #[derive(Default)]
 struct Model {
     /// The number of slices (250 ms) that have ended.
@@ -495,8 +495,9 @@ impl Model {
         self.samples.iter().filter_map(is_wanted).collect()
     }
 
-    /// Returns the latency ratio (usual latency divided by recent latency) over all classes of commands;
-    /// `None` if there are too few replies.
+    /// Returns the mean of the latency ratios (usual latency divided by recent latency, at most 1) of the
+    /// classes of commands, weighted by their replies in the last minute; `None` if no class has enough
+    /// replies.
     fn ratio(&self) -> Option<f64> {
         let (mut all, mut sum) = (0.0, 0.0);
         for (index, class) in self.classes.iter().enumerate() {

@@ -149,7 +149,7 @@ pub(super) struct Times {
     slices: Box<[Counts<u16>]>,
     /// Index of the newest slice (250 ms) in `slices`.
     newest: usize,
-    /// Sum of the latencies sampled in all slices: those of the last ten seconds.
+    /// Sum of the latencies sampled in all slices (250 ms each): those of the last ten seconds.
     wide: Counts<u32>,
     /// Parts (ten seconds each) of the last minute, the long window, in a ring.
     long: Box<[Counts<u16>]>,

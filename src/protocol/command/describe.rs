@@ -9,8 +9,8 @@ use super::{
 use crate::protocol::encode::{self, Protocol};
 use crate::values::limits::DESCRIPTION_BYTES_MAX;
 
-/// Writes the reply to `COMMAND` or one of its subcommands, or an error if that is unknown or the reply would
-/// be longer than 1 MiB.
+/// Writes the reply to `COMMAND` or one of its subcommands, or an error if the subcommand is unknown or its
+/// arguments are wrong, or if the reply would be longer than 1 MiB.
 pub fn answer(out: &mut Vec<u8>, protocol: Protocol, arguments: &Arguments<'_>) {
     let subcommand = arguments.get(1).map(<[u8]>::to_ascii_lowercase);
     // No client needs to name more commands than there are.

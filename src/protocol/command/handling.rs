@@ -8,16 +8,17 @@ use super::{Arguments, Command, Keys};
 /// Way in which weir handles a request once its command is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Handling {
-    /// The request goes to the store and connection where its keys live, as one request.
+    /// The request goes, as one request, to the store that has its keys, over a connection that clients
+    /// share.
     Forward,
-    /// The request goes to the store where its keys live, and changes keys of two databases there.
+    /// The request goes to the store that has its keys, and changes keys of two databases there.
     BetweenDatabases,
     /// The request is split by key into parts, each of which goes to the home core of its keys (the core
     /// through which all requests for a key pass), and the parts' replies are merged into one.
     Split(Gather),
     /// The request goes to one store or more without regard to keys, and the replies are merged into one.
     FanOut(FanOut),
-    /// The request is answered by weir itself, without a store.
+    /// The request is answered by weir itself, which asks stores for facts where it needs them.
     Local(LocalCommand),
     /// The request needs a connection to its store that no other client uses.
     Private(PrivateUse),
@@ -32,7 +33,7 @@ pub enum PrivateUse {
     Waits,
     /// The request waits until replicas, or the disk, have the client's earlier writes (`WAIT`, `WAITAOF`).
     AwaitsCopies,
-    /// The request watches keys until the next `EXEC`.
+    /// The request watches keys until the client ends the watch (`EXEC`, `DISCARD` or `UNWATCH`).
     Watches,
     /// The request subscribes to channels or patterns of this kind.
     Subscribes(Subscription),
@@ -81,8 +82,9 @@ impl Subscription {
 }
 
 impl Handling {
-    /// True if a command that weir handles in this way reads or changes the state of its connection, or would
-    /// if weir did not refuse it.
+    /// True if a command that weir handles in this way reads or changes the state of its connection, or needs
+    /// a connection to a store to itself (such as `BLPOP`); for a refused command, if it would read or change
+    /// that state.
     pub const fn is_about_connection(self) -> bool {
         match self {
             Self::Local(local) => local.is_about_connection(),
@@ -110,12 +112,13 @@ pub enum Gather {
     /// The replies to a split request's parts are merged into `+OK` if all of them are `+OK`; else into an
     /// error.
     AllOk,
-    /// The replies to a split request's parts are merged into the sum of their integers.
+    /// The replies to a split request's parts are merged into the sum of their integers, or into an error if
+    /// one of them is an error.
     Sum,
 }
 
 /// Choice of the stores that a request without keys goes to, and the rule by which their replies are merged
-/// into one.
+/// into one. Unless stated otherwise, the client's reply is an error if a store's reply is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FanOut {
     /// The client's reply is one array: the elements of all stores' arrays, one store after the other.
@@ -131,7 +134,8 @@ pub enum FanOut {
     Patterns,
     /// The client's reply is `+OK` if every store's reply is `+OK`; else an error.
     AllOk,
-    /// The client's reply is one of the stores' replies that are not null, chosen at random.
+    /// The client's reply is one of the stores' replies that are neither null nor errors, chosen at random.
+    /// Without any, it is an error if a store's reply is one, else null.
     NonNull,
     /// The client's reply is an array of integers, in which an element is 1 only if it is 1 in all stores'
     /// replies.
@@ -153,15 +157,16 @@ pub enum FanOut {
     Settings,
     /// The client's reply has the numbers of keys by database (`INFO keyspace`), added up over all stores.
     KeyCounts,
-    /// The client's reply is a list of all stores' replies, each under its store's name, since they cannot be
-    /// merged. With one store, it is that store's reply.
+    /// The client's reply is a list of all stores' replies, errors included, each under its store's name,
+    /// since they cannot be merged; an error only if all are errors. With one store, it is that store's
+    /// reply.
     ByStore,
     /// Each request reads keys of one store. The cursor in its reply says in which store, and at which place
     /// there, the client's next request continues.
     Scan,
 }
 
-/// Commands that weir answers itself, without a store.
+/// Commands that weir answers itself. For some of them, such as `INFO`, it asks the stores for facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is the command of its name")]
 pub enum LocalCommand {
@@ -216,7 +221,7 @@ pub enum LocalCommand {
 
 impl LocalCommand {
     /// True if a request of the command takes so much work that it is charged to quotas: it hashes a
-    /// password, writes pages of text, or asks all cores or stores.
+    /// password, writes pages of text, asks all cores or stores, or switches on `CLIENT TRACKING`.
     pub fn is_priced(self, arguments: &Arguments<'_>) -> bool {
         match self {
             Self::AclGetUser

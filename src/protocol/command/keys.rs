@@ -196,7 +196,7 @@ impl Command {
         false
     }
 
-    /// Returns the number of keys that a request names, as far as they can be found.
+    /// Returns the number of keys that a request names; 0 if they cannot be found.
     pub fn number_of_keys(&self, arguments: &Arguments<'_>) -> usize {
         let mut count = 0;
         // Errors in the keys are reported where the request is routed.

@@ -118,7 +118,8 @@ impl<'a> Told<'a> {
         self.flags.contains(&name)
     }
 
-    /// Returns the command as an entry that weir can forward by its keys; `None` if the keys cannot be found.
+    /// Returns the command as an entry of the kind that weir's table has, by which weir forwards or refuses
+    /// it; `None` if its keys cannot be found.
     fn as_command(&self) -> Option<Command> {
         let specs = self.specs.iter().map(|spec| Spec::read(spec)).collect::<Option<Vec<_>>>()?;
         let keys = self.keys(&specs)?;
@@ -199,7 +200,8 @@ impl<'a> Told<'a> {
 /// A rule for finding keys, as a store describes it.
 struct Spec {
     rule: KeySpec,
-    /// True if the rule does not find all keys that it should (the flag `incomplete`).
+    /// True if the rule does not find all keys that it should (the flag `incomplete`), or if the use of the
+    /// keys depends on the arguments (`variable_flags`).
     is_incomplete: bool,
 }
 

@@ -52,8 +52,8 @@ pub(super) fn find_entry(name: &[u8]) -> Option<&'static Command> {
     entry.or_else(|| learned::find(name))
 }
 
-/// Looks up the name of a command of more than sixteen bytes, which has to be compared byte by byte. Returns
-/// its entry; None if there is none.
+/// Looks up in weir's table the name of a command of more than sixteen bytes, which has to be compared byte
+/// by byte. Returns its entry; None if there is none.
 #[inline(never)]
 fn find_long(name: &[u8]) -> Option<&'static Command> {
     if name.len() > NAME_BYTES_MAX {

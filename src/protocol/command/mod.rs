@@ -34,7 +34,8 @@ pub use walk::{Walk, scan_cursor};
 /// by [`CommandId`].
 pub const COMMANDS: usize = table::COMMANDS;
 
-/// Position of a command in the table of commands.
+/// Position of a command in the table of commands; 65,535 for a command learned from a store, which is not in
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CommandId(pub u16);
 
@@ -43,7 +44,8 @@ pub struct CommandId(pub u16);
 pub enum Effect {
     /// The command leaves the keys that it names as they are, or reads the key space as a whole.
     Read,
-    /// The command may change keys. Scripts count as writers, because their effect is unknown.
+    /// The command may change keys. Scripts count as writers, because their effect is unknown, except those
+    /// that may only read (`EVAL_RO`).
     Write,
     /// The command neither reads nor changes keys: it is about connections, channels, settings or the server
     /// (`PING`, `PUBLISH`, `WATCH`). Commands that return facts about keys (`TTL`, `OBJECT ENCODING`) count
@@ -120,7 +122,7 @@ pub struct Command {
 }
 
 impl Command {
-    /// Returns the command's position in the table of commands.
+    /// Returns the command's position in the table of commands; 65,535 for a command learned from a store.
     pub const fn id(&self) -> CommandId {
         self.id
     }
@@ -150,7 +152,8 @@ impl Command {
     }
 
     /// True if a request with this command's name and the given subcommand, if it has one, reads or changes
-    /// the state of its connection. Every subcommand of `CLIENT` counts.
+    /// the state of its connection, or needs a connection to a store to itself (such as `BLPOP`). Every
+    /// subcommand of `CLIENT` counts.
     pub fn is_about_connection(&'static self, subcommand: Option<&[u8]>) -> bool {
         let is_container = self.flags.contains(Flags::CONTAINER);
         let found =
@@ -159,7 +162,7 @@ impl Command {
     }
 
     /// Returns how weir handles this request. For a few commands the arguments decide: `XREAD` is forwarded,
-    /// `XREAD BLOCK` needs a private connection.
+    /// `XREAD BLOCK` needs a private connection (one to the store that no other client uses).
     pub fn handling_for(&self, arguments: &Arguments<'_>) -> Handling {
         if self.flags.contains(Flags::ARGUMENTS_DECIDE) {
             handling::decide(self, arguments)

@@ -7,8 +7,8 @@
 //! | `SRANDMEMBER` and the like with a negative count | elements, which may be the same ones | 16,384 |
 //! | `MGET`, `HMGET`, `HGETEX` | values of keys or fields that are named more than once | 1,024 |
 //! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, `XREAD` and the like | keys that are named more than once | 16 |
-//! | the two rows above, except `MGET` | words, all of which weir compares in one turn | 65,536 |
-//! | `SCRIPT EXISTS`, `PUBSUB NUMSUB` and the like | words, whose answers weir joins in one turn | 65,536 |
+//! | the two rows above, except `MGET` | words, all of which weir compares in one go | 65,536 |
+//! | `SCRIPT EXISTS`, `PUBSUB NUMSUB` and the like | words, whose answers weir joins in one go | 65,536 |
 //! | `BLPOP`, `XREAD BLOCK` and the like | records of a client that waits: keys | 1,024 |
 //! | `SORT` | values for each element: `GET` patterns | 64 |
 //! | `KEYS`, `SCAN MATCH` and the like | comparisons of each byte of each name: bytes of the pattern | 1,024 |

@@ -161,7 +161,8 @@ pub(super) fn for_each_access(
     Ok(())
 }
 
-/// Returns the use of keys by a command whose options decide it; `None` for every other command.
+/// Returns the use of keys by a request whose options decide it (`SET` without `GET`, `BITFIELD` that only
+/// reads); `None` for every other request, for which the command's rules hold.
 fn access_by_options(command: &Command, arguments: &Arguments<'_>) -> Option<Access> {
     match command.name {
         // Without `GET`, the old value is not returned, so it is only overwritten.
@@ -193,7 +194,8 @@ pub(super) fn names_keys(command: &Command) -> bool {
 }
 
 /// Calls `each` with the index of every argument that the rules `specs` find, rule by rule. If it returns an
-/// error, because one of them fits no arguments, it has not called `each` at all.
+/// error, because a rule finds a position that the request does not have or no valid number of keys, it has
+/// not called `each` at all.
 pub(super) fn for_each_key(
     specs: &[KeySpec],
     arguments: &Arguments<'_>,
@@ -204,7 +206,7 @@ pub(super) fn for_each_key(
 }
 
 /// Returns the index of every argument that the rules find, with the command's use of it. An error if a rule
-/// finds a position that the request does not have.
+/// finds a position that the request does not have, or no valid number of keys.
 fn all_keys(specs: &[KeySpec], arguments: &Arguments<'_>) -> Result<Vec<(usize, Access)>, KeyError> {
     let mut keys = Vec::new();
     for spec in specs {

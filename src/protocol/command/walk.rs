@@ -27,7 +27,8 @@ pub struct Walk {
 enum Given {
     Count(usize),
     Match(usize),
-    /// An option that changes neither the elements that the command reads nor those that it returns.
+    /// An option (`TYPE`, `NOVALUES`) that changes neither the number of elements that the command examines
+    /// nor the pattern.
     Other,
     /// A word that is no option of any store.
     Nonsense,

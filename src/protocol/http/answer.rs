@@ -26,7 +26,8 @@ pub enum Reply<'a> {
 pub struct Form {
     /// True if texts are written in Base64 (`Upstash-Encoding: base64`).
     pub in_base64: bool,
-    /// Maximum length of the buffer that is written to, in bytes; writing stops before it becomes longer.
+    /// Maximum length, in bytes, of the buffer that is written to. Writing ends with an error once the buffer
+    /// gets longer, by a few bytes at most.
     pub bytes_max: usize,
 }
 
@@ -190,8 +191,8 @@ fn write_lossy(out: &mut Vec<u8>, text: &[u8], bytes_max: usize) -> Result<(), U
     Ok(())
 }
 
-/// Writes the beginning of a text as UTF-8 to `replaced`, with invalid bytes replaced. Returns the rest of the
-/// text, which begins with a character.
+/// Writes the beginning of a text as UTF-8 to `replaced`, with invalid bytes replaced. Returns the rest of
+/// the text, which does not begin within a character.
 fn replace_invalid<'a>(replaced: &mut Vec<u8>, text: &'a [u8]) -> &'a [u8] {
     replaced.clear();
     let beginning = &text[..text.len().min(REPLACED_BYTES)];

@@ -3,8 +3,8 @@
 use super::Status;
 use super::head::Length;
 
-/// Maximum number of bytes of the line before a chunk of an HTTP body, or of a line of the trailer after the
-/// last one. A longer line is refused with status 400.
+/// Number of received bytes beyond which the line before a chunk of an HTTP body, or a line of the trailer
+/// after the last one, is refused with status 400 if its end has not come yet.
 const LINE_BYTES_MAX: usize = 1024;
 /// Maximum number of bytes of the trailer, the header lines that follow the last chunk of an HTTP body. A
 /// longer one is refused with status 431.

@@ -11,7 +11,8 @@ use super::{Kind, Status};
 use crate::protocol::{call, encode};
 use crate::values::limits::{HTTP_COMMANDS_MAX, HTTP_WORDS_MAX};
 
-/// Error text for commands about a connection, which are refused over HTTP.
+/// Error text for commands that are refused over HTTP because they are about a connection or need one to a
+/// store to themselves (such as `BLPOP`).
 pub const OF_CONNECTIONS: &str = "that command is about a connection, and a request of HTTP has none of its own: Authorization, X-Weir-User, -Tier and \
      -Deadline-Ms say who asks, X-Weir-Database which database, /multi-exec is a transaction";
 
@@ -79,7 +80,7 @@ fn of_key(
 }
 
 /// Reads a duration: a number of seconds, or a number with its unit (ms, s, m, h, d). Returns milliseconds;
-/// `None` for any other text.
+/// `None` for any other text, and for a time of 0 or above 2^62 ms.
 fn millis_of(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -163,9 +164,10 @@ fn write_all<'a>(commands: impl Iterator<Item = &'a [u8]>, frames: &mut Vec<u8>)
     Ok(())
 }
 
-/// Writes one command as RESP to `frames`, from a JSON array (`text`) of strings, numbers, true and false.
-/// Its words are taken off `words_left`, which the request's commands share. The error is the refusal of any
-/// other text, of too many words, and of commands about the connection.
+/// Encodes one command as RESP, appended to `frames`, from a JSON array (`text`) of strings, numbers, true
+/// and false. Subtracts its number of words from `words_left`, the limit that all commands of the HTTP
+/// request share. The error is the refusal of any other text, of a missing or empty name, of too many words,
+/// and of a command that is about its connection or needs one to a store to itself.
 fn command(text: &[u8], words_left: &mut usize, frames: &mut Vec<u8>) -> Result<(), Status> {
     let words = elements(text, *words_left)?;
     *words_left -= words.len();

@@ -24,7 +24,7 @@ const HEADERS_MAX: usize = 64;
 /// arrive. In a longer one, the end of the head is searched in the new bytes first.
 const SHORT_BYTES: usize = 1024;
 
-/// Target of an HTTP request, from its path.
+/// Target of an HTTP request for keys (not for the admin port), from its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The path is `/v1/keys/{key}`: the fields are the decoded key, and the query after the `?`.
@@ -47,7 +47,7 @@ pub enum Length {
     Chunks,
 }
 
-/// Method of an HTTP request to serve keys.
+/// Method of an HTTP request for keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
     Get,
@@ -71,7 +71,8 @@ pub enum Method {
 pub struct Head {
     pub method: Method,
     pub target: Target,
-    /// The name by which the request addresses the server (header `Host`).
+    /// The name or address by which the request addresses the server: a name in an absolute target
+    /// (`http://...`), otherwise that of the header `Host`.
     pub host: Host,
     /// The web page that made a browser send the HTTP request, as far as its headers say so.
     pub source: Source,

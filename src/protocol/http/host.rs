@@ -8,7 +8,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 /// off.
 const SHOWN_MAX: usize = 100;
 
-/// The name by which a request addresses the server (header `Host`).
+/// The name by which a request addresses the server, in the header `Host` or in an absolute target
+/// (`http://...`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// The request names no server, as HTTP/1.0 allows. Browsers always name one.

@@ -94,7 +94,8 @@ struct Asked {
     kind: Kind,
     manner: Manner,
     in_base64: bool,
-    /// The beginning of the response's body, as far as it is known.
+    /// The beginning of the response's body, as far as it is known; for a transaction whose `EXEC` has not
+    /// been answered, the first error among the replies before.
     text: Vec<u8>,
     /// True if the response is larger than weir may write (`--max-reply-bytes`), so that an error is sent in
     /// its place.
@@ -118,7 +119,7 @@ pub enum Step {
     /// A request has begun: the shard checks the client's identity (the field is the value of
     /// `Authorization`), then calls `admit` or `refuse`.
     Begins(Option<Vec<u8>>),
-    /// The request's commands are known, as RESP, and the shard carries them out (`frames`).
+    /// The request's commands are known, as RESP, and the shard carries them out ([`Conversation::frames`]).
     Commands,
     /// The response (the field) is known already: the shard passes it in again as a RESP bulk string when all
     /// earlier replies have been passed in, to keep the order of responses. Until then it waits among the
@@ -158,7 +159,8 @@ pub struct Conversation {
     /// Number of bytes received of the current request: its head, its body, and the framing of the body's
     /// chunks.
     received_bytes: usize,
-    /// Number of bytes of the current request of which nothing is in its commands.
+    /// Number of bytes of the current request of which nothing is in its commands; the client is charged for
+    /// them.
     unused_bytes: usize,
     /// True until the shard begins to carry out the first command of the current request.
     is_at_start: bool,
@@ -172,7 +174,7 @@ pub struct Conversation {
     partial: Vec<u8>,
     /// Responses that have not been sent yet.
     out: Written,
-    /// Web pages whose requests are served, and host names by which the server may be addressed.
+    /// Web pages whose requests are permitted, and host names by which the server may be addressed.
     rules: Arc<Rules>,
     /// Largest JSON body of a response that weir writes, in bytes (`--max-reply-bytes`). An error is written
     /// instead of a larger one.
@@ -182,8 +184,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Creates the HTTP state of a new connection, whose responses may have at most `response_bytes_max` bytes
-    /// of body.
+    /// Creates the HTTP state of a new connection, whose responses in JSON may have at most
+    /// `response_bytes_max` bytes of body.
     pub fn new(response_bytes_max: usize) -> Self {
         Self {
             held: Vec::new(),
@@ -272,8 +274,8 @@ impl Conversation {
         self.claim.as_deref()
     }
 
-    /// Returns the number of bytes of the current HTTP request of which nothing is in its commands, such as its head,
-    /// and blanks in its body. Escapes do not count.
+    /// Returns the number of bytes of the current HTTP request of which nothing is in its commands, such as
+    /// its head, and blanks in its body, so that the client can be charged for them. Escapes do not count.
     pub fn unused_bytes(&self) -> usize {
         self.unused_bytes
     }
@@ -379,9 +381,9 @@ impl Conversation {
         Step::Begins(who)
     }
 
-    /// Continues with a request whose client the shard has identified by `authority`, and whose body may have
-    /// `bytes_max` bytes; returns the next step. Authorities that browsers add by themselves have fewer
-    /// rights, since any web page can make a browser send them.
+    /// Continues with a request whose client the shard has identified by `authority` (kind of proof of
+    /// identity), and whose body may have `bytes_max` bytes; returns the next step. Proofs that browsers add
+    /// by themselves give fewer rights, since any web page can make a browser send them.
     pub fn admit(&mut self, authority: Authority, bytes_max: usize) -> Step {
         let Coming::Head(head) = std::mem::replace(&mut self.coming, Coming::Nothing) else {
             return Step::Wait;
@@ -440,7 +442,8 @@ impl Conversation {
     }
 
     /// Answers with the error `status` an HTTP request whose head was parsed, and does not carry the request
-    /// out. The connection lasts only if the request has no body. Returns the next step.
+    /// out. The connection lasts only if the client wants that and the request has no body. Returns the next
+    /// step.
     fn deny(&mut self, head: &Head, status: Status) -> Step {
         let manner = manner(head, head.keeps && head.has_no_body());
         let mut text = Vec::new();
@@ -556,7 +559,8 @@ fn manner(head: &Head, keeps: bool) -> Manner {
 
 impl Asked {
     /// Takes the next RESP reply to a command of the HTTP request. True if it was the last one; then the
-    /// response has been written to `out`. A response of more than `bytes_max` bytes is replaced by an error.
+    /// response has been written to `out`. A response in JSON of more than `bytes_max` bytes is replaced by
+    /// an error.
     fn hear(&mut self, reply: &[u8], out: &mut Written, bytes_max: usize) -> bool {
         let Self { kind, manner, in_base64, text, is_too_large } = self;
         let (manner, form) = (&*manner, Form { in_base64: *in_base64, bytes_max });

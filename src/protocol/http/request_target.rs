@@ -5,7 +5,8 @@ use super::host::Host;
 /// The target of a request, split into server, path and query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestTarget<'a> {
-    /// The server, which only an absolute target names (`http://...`), as clients send to proxies.
+    /// The server, which only an absolute target names (`http://...`), as clients send to proxies; none for
+    /// any other target.
     authority: Option<&'a str>,
     /// The path, which begins with a slash.
     pub path: &'a str,

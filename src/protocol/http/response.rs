@@ -291,11 +291,11 @@ pub fn fail(out: &mut Vec<u8>, manner: &Manner, failure: Failure<'_>, is_key: bo
         .write(out, manner, &more);
 }
 
-/// Error text in the place of a store's reply that is no value.
+/// Error text in place of a store's reply that is malformed, or cannot be the reply to the request.
 pub const BAD_REPLY: &str = "ERR the store's reply is malformed";
 
-/// Writes the response (status 502) to an HTTP request to which the store's reply is no value. `manner` has
-/// the properties of the response that do not depend on its content.
+/// Writes the response (status 502) to an HTTP request to which the store's reply is malformed, or cannot be
+/// the reply to the request. `manner` has the properties of the response that do not depend on its content.
 pub fn refuse_reply(out: &mut Vec<u8>, manner: &Manner) {
     let code = 502;
     let (kind, title) = ("about:blank", reason(code));

@@ -1,7 +1,7 @@
 //! Check of requests that web pages make browsers send. A page of any site can have a browser send requests
-//! to any server that the browser reaches, and they would be served wherever the sender needs no token of its
-//! own. Browsers say in headers, which no page can change, which page a request comes from; other clients
-//! send no such headers. The admin port and the keys over HTTP share this check.
+//! to any server that the browser reaches, and they would be carried out wherever the sender needs no token
+//! of its own. Browsers say in headers, which no page can change, which page a request comes from; other
+//! clients send no such headers. The admin port and the keys over HTTP share this check.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use httparse::Header;
 
 use super::headers::values;
 
-/// Web pages whose requests for keys are served, and host names by which the server may be addressed.
+/// Web pages whose requests for keys are permitted, and host names by which the server may be addressed.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
-    /// Origins of web pages whose requests are served, as browsers write them: `https://app.example`.
+    /// Origins of web pages whose requests are permitted, as browsers write them: `https://app.example`.
     pub origins: Vec<Arc<str>>,
     /// Host names by which requests may address the server, besides IP addresses and localhost.
     pub hosts: Vec<String>,
@@ -21,12 +21,12 @@ pub struct Rules {
 /// The web page that made a browser send a request, as far as the browser's headers say so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// No web page made the request, as far as headers say: the sender is a program, or a person who typed
-    /// the address.
+    /// No web page of another origin made the request, as far as headers say: the sender is a program, a
+    /// person who typed the address, or a page of this server.
     Unsaid,
     /// The request comes from a web page of this origin, such as `https://app.example`.
     Page(Vec<u8>),
-    /// The request comes from a web page of another site, whose origin is not sent or is malformed.
+    /// The request comes from a web page of another origin, which is not sent or is sent more than once.
     Elsewhere,
 }
 
@@ -64,7 +64,7 @@ impl Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Foreign;
 
-/// The proof of identity by which a request is served, classified by whether a browser adds it by itself.
+/// The proof of identity by which a request is accepted, classified by whether a browser adds it by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authority {
     /// The request has a token that only its sender knows (`Authorization: Bearer`): no page can have a
@@ -74,7 +74,7 @@ pub enum Authority {
     /// one for that host.
     Password,
     /// The request has no proof of identity in itself: no password is required, or the certificate of the
-    /// connection identifies the client. Every request that a browser sends has as much.
+    /// connection identifies the client. Any web page can have a browser send such a request.
     Ambient,
 }
 

@@ -10,7 +10,8 @@ struct Talk {
     responses: String,
 }
 
-/// Returns an HTTP response as a RESP bulk string: the shard passes responses in so that need no command.
+/// Returns an HTTP response as a RESP bulk string, the form in which the shard passes in responses that need
+/// no command.
 fn bulk(response: &[u8]) -> String {
     let text = String::from_utf8_lossy(response);
     format!("${}\r\n{text}\r\n", text.len())

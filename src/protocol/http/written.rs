@@ -19,7 +19,8 @@ pub struct Written {
 }
 
 impl Written {
-    /// Appends the body of a response, without a copy if it is large.
+    /// Appends the body of a response, without a copy if it is large (above 16 KiB) and not too many pieces
+    /// wait.
     pub fn append(&mut self, body: Vec<u8>) {
         if body.len() <= COPY_BYTES_MAX || self.closed.len() + 2 >= PIECES_MAX {
             return self.open.extend_from_slice(&body);

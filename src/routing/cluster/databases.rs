@@ -5,17 +5,19 @@
 use super::refusal::NodeRefusal;
 use crate::protocol::reply;
 
-/// Error text of a cluster node that has database 0 alone to `SELECT`, without the `-` and the line end.
+/// Error text with which a cluster node that has only database 0 replies to `SELECT` of another one, without
+/// the `-` and the line end.
 pub const NOT_IN_CLUSTER: &str = "ERR SELECT is not allowed in cluster mode";
 
 /// The databases that clients may select at a cluster node, or at weir. Ordered by their number: one value is
-/// less than another if it has fewer.
+/// less than another if it has fewer; `OnlyFirst` is less than all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Databases {
     /// Database 0 alone: the node is a server that has no others in a cluster, and replies so
     /// ([`NOT_IN_CLUSTER`]).
     OnlyFirst,
-    /// The node has this many databases, numbered from 0; a `SELECT` of a larger number is out of range.
+    /// The node has this many databases, numbered from 0; a `SELECT` of this number or a larger one is out of
+    /// range.
     Numbered(u16),
 }
 

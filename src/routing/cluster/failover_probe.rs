@@ -12,14 +12,14 @@ use crate::values::Timestamp;
 const WATCHED_MAX: usize = 16;
 /// Time between a watched replica's reply to `ROLE` and the next `ROLE` sent to it.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Longest time for which a replica is watched (asked again and again whether it took over) after a
-/// connection to its primary was lost.
+/// Longest time for which a replica is watched (asked again and again whether it took over from its primary).
 const WATCH_MOST: Duration = Duration::from_secs(60);
 /// A replica is no longer watched once it has not replied for this long that its primary is unreachable.
 const CALM: Duration = Duration::from_secs(30);
 
 /// Returns the replicas to watch from now on, since one of them may take over from the primary `lost`, which
 /// cannot be reached; without those that are watched already (`watched`). At most 16 are watched at a time.
+/// Empty if `lost` is no primary of the map.
 pub fn to_watch(map: &Map, lost: NodeKey, watched: &[NodeKey]) -> Vec<NodeKey> {
     let Some(primary) = map.node_of(lost).filter(|node| node.role == Role::Primary) else {
         return Vec::new();
@@ -36,7 +36,7 @@ pub enum Said {
     IsPrimary,
     /// The replica is connected to its primary.
     HasPrimary,
-    /// The replica's primary is unreachable.
+    /// The replica is not connected to its primary, or is still connecting to it or copying its data.
     HasNone,
 }
 
@@ -64,7 +64,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch a replica whose primary may be unreachable.
+    /// Begins the watch over a replica, whose replies to `ROLE` will show whether it takes over from its
+    /// primary, which may be unreachable.
     pub fn new(now: Timestamp) -> Self {
         Self { since: now, trouble: now }
     }

@@ -122,7 +122,7 @@ impl Map {
         self.nodes().filter_map(|node| node.databases).min()
     }
 
-    /// Returns the length of the table of nodes, free places included.
+    /// Returns the length of the table of nodes, indices without a node included.
     pub fn places(&self) -> usize {
         self.nodes.len()
     }
@@ -150,7 +150,7 @@ impl Map {
         self.nodes().filter(move |node| is_well(node) || owns[usize::from(node.key.backend.0)])
     }
 
-    /// Returns the primaries that have failed and whose slots other nodes own by now.
+    /// Returns the primaries that have failed and own no slots, since other nodes have taken them over.
     pub fn fallen(&self) -> impl Iterator<Item = &Node> {
         let stores: Vec<NodeKey> = self.stores().map(|node| node.key).collect();
         let is_fallen = move |node: &&Node| node.failed && !stores.contains(&node.key);

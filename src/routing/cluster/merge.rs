@@ -25,8 +25,8 @@ use super::view::{NodeId, Open, Seen, View};
 use crate::values::BackendId;
 use crate::values::limits::{CLUSTER_NODES_MAX, SLOTS};
 
-/// Rank of a claim to a slot: the config epoch of the node that claims it, of which the highest counts, or
-/// the half step above an epoch, for an owner that is known from a MOVED redirect.
+/// Rank of a claim to a slot, of which the highest counts: twice the config epoch of the node that claims the
+/// slot or, for an owner that is known from a MOVED redirect, one more, which is half an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Epoch(u64);
 
@@ -121,7 +121,7 @@ impl Cluster {
     }
 
     /// Merges the views of the cluster that some nodes gave at about the same time into the next map of
-    /// slots, and returns the map if it is new.
+    /// slots. Returns the map if it differs from the one before, and the views that were not used.
     pub fn apply(&mut self, views: &[View]) -> Applied {
         let (accepted, rejected) = self.accept(views);
         if accepted.is_empty() {
@@ -314,7 +314,8 @@ impl Cluster {
     }
 
     /// Returns the node that took over from a former primary (`key`) which views still call a primary: a node
-    /// that was its replica and owns slots now. None if there is none. `fact` combines what views say of the
+    /// that was its replica and owns slots now. None if there is none, and for a primary that owns slots, has
+    /// failed, or says itself that it is a primary without slots. `fact` combines what views say of the
     /// former primary; `owns` says for each place in the table of nodes whether its node owns slots.
     fn successor_of(&self, key: NodeKey, fact: &Fact<'_>, owns: &[bool]) -> Option<BackendId> {
         let knows_of_it = fact.is_own && fact.seen.slots.is_empty();

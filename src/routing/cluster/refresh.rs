@@ -1,6 +1,6 @@
 //! Schedule of cluster refreshes: when nodes are asked for their views, and which.
 //!
-//! | event | nodes that are asked |
+//! | event | when nodes are asked, and which |
 //! |---|---|
 //! | MOVED, READONLY, CLUSTERDOWN, a lost link | at once; again after 1 s at least, doubling to 10 s while nothing changes |
 //! | a replica of a primary that is away says that it took over | at once, that replica among others |
@@ -19,13 +19,14 @@ use crate::values::limits::CLUSTER_VIEWS_MAX;
 use crate::values::{Random, Timestamp};
 
 /// Shortest time between the starts of two rounds (questions to some nodes at once) that begin because the
-/// map may be old.
+/// map may be old. Only a replica that takes over is asked earlier.
 const GAP_LEAST: Duration = Duration::from_secs(1);
-/// Longest pause between the starts of two rounds (questions to some nodes at once) that have a reason. The
-/// pause begins at 1 s and doubles up to this while rounds find no change of the map.
+/// Longest pause, before a random addition, between the starts of two rounds (questions to some nodes at
+/// once) that have a reason. The pause begins at 1 s and doubles up to this while rounds find no change of
+/// the map.
 const GAP_MOST: Duration = Duration::from_secs(10);
-/// The least time between two rounds (questions to some nodes at once) is prolonged at random by up to this
-/// part of itself.
+/// The least time between two rounds (questions to some nodes at once) that have a reason is prolonged at
+/// random by up to this part of itself.
 const GAP_CHANCE: f64 = 0.25;
 /// Time between the end of a round (questions to some nodes at once) and the next one if there is no reason
 /// to ask for the map earlier.

@@ -111,13 +111,13 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     is_host(host).then_some((host, port))
 }
 
-/// True if the text may be the name or the address of a host.
+/// True if the text may be the name or the address of a host, or is empty.
 pub(super) fn is_host(text: &str) -> bool {
     text.len() <= HOST_BYTES_MAX
         && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"[]@,".contains(&byte))
 }
 
-/// Reads a number without a sign. None for any other text.
+/// Reads a number without a sign. None for any other text, and for a number that does not fit the type.
 pub(super) fn digits<T: std::str::FromStr>(text: &str) -> Option<T> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     if plain { text.parse().ok() } else { None }

@@ -83,16 +83,16 @@ pub struct ReplicaState {
     pub behind_bytes: Option<u64>,
     /// Seconds since the replica last received data from its primary; None if unknown.
     pub heard_seconds: Option<u64>,
-    /// Reason why the replica must not be used, as far as is known without looking at a clock; None if there
-    /// is none.
+    /// Reason why the replica must not be used, apart from too long a time since `as_of`; None if there is
+    /// none.
     pub unfit: Option<&'static str>,
 }
 
 /// Time at which a primary was asked for its replication state, and the replication offset in its reply.
 type Told = (Timestamp, u64);
 
-/// Replication state of all replicas of a cluster, and the replies of their primaries that it is computed
-/// from.
+/// The recent replies of a cluster's primaries about their replication, from which the replication state of
+/// their replicas is computed.
 #[derive(Debug, Default)]
 pub struct Replicas {
     primaries: BTreeMap<NodeKey, (String, VecDeque<Told>)>,
@@ -109,7 +109,7 @@ impl Replicas {
     }
 
     /// Handles the replies of one round in which nodes were asked for their replication state, primaries
-    /// first, and returns the state of every replica.
+    /// first, and returns the state of every live replica of a primary.
     pub fn handle_answers(&mut self, map: &Map, answers: &[Answer]) -> Arc<[ReplicaState]> {
         self.primaries.retain(|key, _| map.node_of(*key).is_some_and(|node| node.role == Role::Primary));
         for answer in answers {

@@ -151,8 +151,9 @@ struct Plan {
 #[derive(Clone, Copy, Debug)]
 struct Visits {
     first: usize,
-    /// Position of the visit at which the node is scanned as the target of moving slots, after the first
-    /// visits of all nodes that these slots move away from; [`NEVER`] if there is none.
+    /// Position of the visit at which the node is scanned as the target of moving slots: its first visit or,
+    /// if a target of moving slots also gives slots away, a second one after the first visits of all nodes.
+    /// [`NEVER`] if the node is not scanned.
     as_target: usize,
     /// Position of the second visit (scan) of this node, which follows the visits of all nodes that its slots
     /// move to; [`NEVER`] if there is none.

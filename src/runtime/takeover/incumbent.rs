@@ -300,8 +300,8 @@ impl Incumbent {
         }
     }
 
-    /// Accepts the connection of a process that wants to take over, checks its version and gives it the
-    /// listening sockets. `None` if it was refused.
+    /// Accepts the connection of a process that wants to take over, checks the version of its takeover protocol
+    /// and gives it the listening sockets. `None` if it was refused.
     fn hear(&self) -> Option<Suitor> {
         let peer = self.accept()?;
         let heard = peer.receive().map_err(|error| format!("sent a message that is not valid: {error}")).and_then(|received| {

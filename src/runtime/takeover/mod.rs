@@ -21,8 +21,8 @@
 //!
 //! The incumbent has given up nothing until `Ready`: a successor that dies before that is forgotten, and one
 //! that is not ready in time gets `Refused` and ends, as its `Ready` fails. The two processes never accept at
-//! the same time: for a new connection the kernel wakes one of the processes that wait on a socket, and the
-//! one that is about to leave would let it lie.
+//! the same time: for a new connection the kernel wakes one of the processes that wait on a socket, and the one
+//! that is about to leave would not accept it.
 //!
 //! | subject | file |
 //! |---|---|

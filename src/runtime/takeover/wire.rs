@@ -28,8 +28,7 @@ pub const PROTOCOL: u32 = 5;
 /// Maximum number of descriptors of sockets in one message of a takeover; more sockets take further messages.
 /// The kernel would take 253.
 pub const SOCKETS_MAX: usize = 64;
-/// Maximum number of shared quotas of which one message of a takeover tells the process's part; more quotas take
-/// further messages.
+/// Maximum number of parts of shared quotas in one message of a takeover; more take further messages.
 pub const PARTS_MAX: usize = 100;
 /// Maximum number of bytes of the text of quotas in one message of a takeover; a longer text takes further
 /// messages.
@@ -40,8 +39,8 @@ const MESSAGE_BYTES_MAX: usize = COPY_BYTES_MAX + MOVED_BYTES_MAX + 64 * 1024;
 /// The longest time that the other process of a takeover may take to accept a message, or to send one whose
 /// coming it has announced. After that sending or receiving fails.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest wait for the first message of a process whose takeover is refused, as other processes wait
-/// meanwhile; then it is refused unheard.
+/// The longest wait for the first message of a process whose takeover is refused; after it, the process is
+/// refused without its message having been read. Other processes wait meanwhile.
 const GREETING_PATIENCE: Duration = Duration::from_millis(200);
 /// The listen backlog of the socket for takeovers, in connections that wait to be accepted.
 const BACKLOG: i32 = 16;

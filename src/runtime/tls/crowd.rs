@@ -10,12 +10,13 @@ use crate::values::Timestamp;
 /// handshake may be given up in favour of a new one.
 const CLIENT_SILENCE_MAX: Duration = Duration::from_millis(500);
 
-/// A TLS handshake in progress, as far as it matters for which one is given up in favour of a new one.
+/// The facts about a TLS handshake in progress by which it is decided which one is given up in favour of a new
+/// one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnderWay<Key> {
     pub key: Key,
     pub address: IpAddr,
-    /// The time at which the handshake began.
+    /// The time at which the client connected.
     pub since: Timestamp,
     /// The time since which the handshake waits for bytes from its client; `None` if it waits until weir
     /// answers the client's first message, as the rate of handshakes is limited.

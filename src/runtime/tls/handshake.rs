@@ -32,7 +32,7 @@ pub(super) enum Step {
     Wait,
     /// The TLS handshake waits until the client accepts bytes that are sent to it.
     Send,
-    /// The TLS handshake waits for its turn to answer the client's first message (hello): the answer takes an
+    /// The TLS handshake waits until weir answers the client's first message (hello): the answer takes an
     /// expensive signature, whose rate is limited.
     Turn,
     /// The TLS handshake is done: the connection can be handed to a shard.
@@ -102,8 +102,9 @@ impl Shaking {
         Step::Wait
     }
 
-    /// Returns the time since which the TLS handshake waits for bytes from its client: since the client connected,
-    /// or since its first message (hello) was answered. `None` if the handshake waits for its turn.
+    /// Returns the time since which the TLS handshake waits for bytes from its client: since the client
+    /// connected, or since its first message (hello) was answered. `None` if the client's first message waits
+    /// to be answered by weir.
     pub fn awaits_client_since(&self) -> Option<Timestamp> {
         (!matches!(self.state, State::Queued(_))).then_some(self.awaits_since)
     }
@@ -234,8 +235,7 @@ mod tests {
     use super::*;
     use crate::runtime::tls::files::provider;
 
-    /// Waits up to 30 seconds, which only a broken run exceeds, for these events of a socket, or for its
-    /// failure.
+    /// Waits for these events of a socket, or for its failure. Panics if neither comes within 30 s.
     fn wait_for(socket: &TcpStream, events: PollFlags) {
         let mut handles = [PollFd::new(socket, events)];
         let long = Timespec { tv_sec: 30, tv_nsec: 0 };

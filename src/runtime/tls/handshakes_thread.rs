@@ -36,7 +36,8 @@ use crate::values::limits::{TLS_HANDSHAKES_MAX, TLS_IN_TRANSIT_MAX};
 /// The interval at which TLS handshakes that take too long are looked for, while any handshake is in
 /// progress.
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
-/// The pause after accepting a client failed, before the listening sockets are tried again.
+/// The pause before the listening sockets are tried again, after accepting a client or waiting for clients
+/// (epoll) has failed.
 const REST: Duration = Duration::from_millis(50);
 /// Maximum number of clients accepted in a row, before their TLS handshakes go on.
 const ACCEPTS_AT_ONCE: usize = 64;
@@ -59,7 +60,7 @@ pub(in crate::runtime) enum ToHandshakes {
     /// verified again.
     Terms(Arc<Terms>),
     /// An order to begin accepting clients, because the previous process, from which this one takes over, has
-    /// stopped accepting.
+    /// stopped accepting, or has not done so in 5 s.
     Listen,
     /// An order to accept no more clients, and to drop the handshakes in progress.
     Stop,

@@ -48,8 +48,8 @@ impl StoreTls {
         Ok(())
     }
 
-    /// Clones these TLS settings, without the common name that was expected of all stores: a store's
-    /// certificate must have the store's own host name.
+    /// Clones these TLS settings, without the one name that was expected in the certificates of all stores: a
+    /// store's certificate must have the store's own host name.
     #[must_use]
     pub fn by_host(&self) -> Self {
         Self { name: None, ..self.clone() }

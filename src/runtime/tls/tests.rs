@@ -222,8 +222,8 @@ fn a_store_that_is_not_the_right_one_is_refused_and_named() {
     assert!(store_tls(&tally).session("no name").is_err());
 }
 
-/// Connects a blocking line to a store played by `answer`, sends a request and reads the reply. Returns the
-/// reply's length.
+/// Connects a blocking line to a store played by `answer`, and reads from it, which does the handshake. Returns
+/// the number of bytes read, or the error; `TimedOut` if there is neither within 10 s.
 fn asked(stores: &StoreTls, answer: impl FnOnce(TcpStream) + Send + 'static) -> std::io::Result<usize> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let socket = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");

@@ -28,18 +28,20 @@ use crate::values::{MicroUnits, Price, TenantId, Timestamp, UNIT, Usage};
 /// The decision of the admission stage on a request: it passes, waits for something, or is refused.
 #[derive(Clone, Copy, Debug)]
 pub enum Admission {
-    /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where
-    /// requests have no price, and in shadow mode (decisions are only counted) for a request that would not
-    /// have been admitted at once.
+    /// The request is admitted. The charge is corrected to the real cost when its reply comes; None where requests have
+    /// no price, or where the price is final already, and in shadow mode (decisions are only counted) for a request
+    /// that would not have been admitted at once.
     Passed(Option<Charge>),
     /// The request has to wait for the replies to its client's requests in flight, as it would otherwise take
     /// another track (set of backend connections) and overtake them.
     AfterReplies,
-    /// The request has to wait until another request of its tenant is settled (charged at its real cost).
+    /// The request has to wait until another request of its tenant is settled (charged at its real cost), or for 100
+    /// ms, and is then decided on again.
     AfterSettlement,
-    /// The request waits for the control executor's answer about a quota.
+    /// The request waits for the answer of the control executor (which divides quotas among cores) about a quota, and
+    /// is then decided on again.
     AfterGrant,
-    /// The request is refused because a quota is used up.
+    /// The request is refused because a quota is used up, or might not cover it along with the requests in flight.
     Throttled(Throttled),
 }
 
@@ -67,8 +69,8 @@ pub struct Estimate {
     /// The expected cost beyond the part that is known on arrival, learnt from the tenant's recent requests
     /// of the same class, in millionths of a request unit.
     pub expected: MicroUnits,
-    /// The whole estimated price: the quote's fixed part and the expected rest, but at least the quote's
-    /// floor (the least price of a request of this kind).
+    /// The whole estimated price: the quote's fixed part and the expected rest or, if more, the price of the keys and
+    /// entries that the request names; but at least the quote's floor (the least price of a request of this kind).
     pub total: Price,
     /// The part of the price that is added because the backend is slow (shedding level), in millionths of a
     /// request unit.
@@ -79,8 +81,8 @@ pub struct Estimate {
 /// that pays for them is deep in debt; further ones are throttled.
 const QUESTIONS_IN_DEBT_MAX: u32 = 10;
 
-/// Counts, by tenant, the requests about quotas (`QOS`) that came in the current second while a quota of
-/// their payer (account that is charged) was deep in debt.
+/// Counts, by tenant, the requests about quotas (`QOS`) that came in the current second while a quota of their payer
+/// (account that is charged) was deep in debt. A second begins with the first such request after the last one.
 #[derive(Debug, Default)]
 pub struct QuestionsInDebt {
     since: Timestamp,
@@ -258,9 +260,9 @@ impl AdmissionStage {
         Some(Charge { taken: Price::ZERO, quote, payer, class, is_unrefused: true })
     }
 
-    /// Decides on a request about quotas, which is answered even if its payer's quota is used up. Once the
-    /// payer (account that is charged) owes so much that the request would not be paid for, a few are
-    /// answered each second (`QUESTIONS_IN_DEBT_MAX`), and others are throttled.
+    /// Decides on a request about quotas, which is answered even if its payer's quota is used up. Once the payer
+    /// (account that is charged) owes so much that the request would not be paid for, this core answers a few of its
+    /// tenant's each second (`QUESTIONS_IN_DEBT_MAX`), and others are throttled.
     pub fn admit_in_debt(
         &mut self,
         env: &mut Env,
@@ -279,8 +281,9 @@ impl AdmissionStage {
         }
     }
 
-    /// Decides on all requests that passed in shadow mode (decisions are only counted) before the control
-    /// executor had answered about a quota, and counts those that would have been refused.
+    /// Decides on all requests that passed in shadow mode (decisions are only counted) before the control executor had
+    /// answered about a quota, takes the price of those that would have been admitted, and counts those that would have
+    /// been refused.
     pub fn decide_in_shadow(&mut self, env: &mut Env, now: Now) {
         for (payer, cost) in std::mem::take(&mut self.undecided_in_shadow) {
             self.decide_one_in_shadow(env, payer, cost, now);
@@ -305,10 +308,10 @@ impl AdmissionStage {
         self.accounts.meter(payer.tenant(), usage, now.monotonic);
     }
 
-    /// Decides whether a request must wait until another request of its tenant in flight is charged at its real
-    /// cost; None if it may go on. It waits if the cost of its class is not known well enough, or if a bucket
-    /// might not cover it along with all requests in flight. In the second case it is refused once 100 ms have
-    /// passed since it arrived (`came`), so that waits of requests of one client do not add up, or if too many
+    /// Decides whether a request must wait until another request of its tenant in flight is charged at its real cost;
+    /// None if it may go on, as always in shadow mode. It waits if the cost of its class is not known well enough, or
+    /// if a bucket might not cover it along with all requests in flight. In the second case it is refused once 100 ms
+    /// have passed since it arrived (`came`), so that waits of requests of one client do not add up, or if too many
     /// requests of its tenant wait already.
     fn hold_back(
         &mut self,
@@ -366,7 +369,8 @@ impl AdmissionStage {
     }
 }
 
-/// Admits or refuses a request under the static limiter, which counts requests per tenant whatever they cost.
+/// Admits or refuses a request under the static limiter, which counts requests per tenant whatever they cost, and
+/// admits as many per second as the quota has request units.
 fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Admission {
     let Some(limit) = quotas.tenant(payer.tenant()).limit else { return Admission::Passed(None) };
     let limit = limit.ru_per_second;

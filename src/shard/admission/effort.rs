@@ -28,8 +28,8 @@ const PAIRS_PER_STEP: u64 = 16;
 /// count.
 const ZEROS_FREE: u64 = 64 * 1_024;
 
-/// Returns the most steps of work that a request may cause in the store without its size or its reply showing
-/// it. A store does a few steps per microsecond.
+/// Returns the most steps of work (such as elements looked at) that a request may cause in the store without its size
+/// or its reply showing it; 0 for most. A store does a few steps per microsecond.
 pub fn looks_at(command: &Command, arguments: &Arguments<'_>) -> u64 {
     if !command.flags.contains(Flags::FAR_WORK) {
         return command.walk(arguments).and_then(|walk| walk.count(arguments)).unwrap_or(0);
@@ -59,8 +59,9 @@ const fn zeros(until: u64) -> u64 {
     until.saturating_sub(ZEROS_FREE) / ZEROS_PER_STEP
 }
 
-/// Returns the furthest bit that `BITFIELD key [GET type offset] [SET type offset value] [INCRBY type offset
-/// increment] [OVERFLOW how] ...` writes. An offset of `#n` counts in widths of the type.
+/// Returns the index of the first bit of the furthest field that `BITFIELD key [GET type offset] [SET type offset
+/// value] [INCRBY type offset increment] [OVERFLOW how] ...` writes; 0 if it writes none. An offset of `#n` counts in
+/// widths of the type.
 fn last_bit(arguments: &Arguments<'_>) -> u64 {
     let (mut furthest, mut index) = (0, 2);
     while let Some(word) = arguments.get(index) {

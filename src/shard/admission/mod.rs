@@ -1,5 +1,5 @@
-//! Admission: estimates what a request costs, finds the account that pays, and decides whether its quotas
-//! have enough left. It knows accounts, not connections.
+//! Admission: estimates what a request costs, finds the account that pays, and decides whether its quotas have enough
+//! left. It has access to accounts, not to connections.
 //!
 //! | question | file |
 //! |---|---|
@@ -49,7 +49,8 @@ pub struct AdmissionStage {
     /// requests, in millionths of a request unit; None without such connections.
     heavy_from: Option<MicroUnits>,
     accounts: Accounts,
-    /// Clients whose next request waits for the control executor's answer about a quota.
+    /// Clients whose next request waits for the answer of the control executor (which divides quotas among cores) about
+    /// a quota.
     waiting: Vec<ClientId>,
     /// Clients whose next request waits until a request of their tenant is charged at its real cost.
     for_settlement: Waiting,
@@ -103,7 +104,8 @@ impl AdmissionStage {
         self.accounts.user(tenant, user)
     }
 
-    /// Returns how many users have accounts on this core, and how many were evicted or refused.
+    /// Returns how many users have accounts on this core, how many idle accounts were dropped to make room, and how
+    /// often there was no room for a user's account.
     pub fn users(&self) -> UserFigures {
         self.accounts.users()
     }
@@ -134,23 +136,24 @@ impl AdmissionStage {
         }
     }
 
-    /// Settles a blocking command that begins to wait, so that no other request of its tenant waits for its real
-    /// cost. Returns the part of the price taken that was for the reply, which stays taken until the reply comes
+    /// Settles a blocking command that begins to wait at its store: what it costs whatever its reply is counts as its
+    /// tenant's usage, and no other request of its tenant waits for its real cost. Returns the rest of the price taken,
+    /// in millionths of a request unit, which was for the reply and stays taken until that comes
     /// ([`Self::charge_for_waited`]).
     pub fn settle_waiting(&mut self, charge: &Charge, now: Now) -> MicroUnits {
         let without_reply = self.settings.weights.actual(&charge.quote, &Measured::default());
         self.accounts.settle_waiting(charge, without_reply, now.monotonic)
     }
 
-    /// True if the tenant of an account is still known: it is not gone, and the quotas have not changed too
-    /// often since the account was made.
+    /// True if the tenant of an account is still known: the quotas in force have it, as have all since the account was
+    /// made, and they have not changed more than eight times since.
     pub fn knows(&self, payer: Payer) -> bool {
         self.accounts.knows(payer)
     }
 
-    /// Charges an account for the reply to a blocking command, whose price was settled when the command began
-    /// to wait. The reply costs its bytes and elements (`rows`); the part of that price which was for the reply
-    /// (`paid_ahead`) is given back.
+    /// Charges an account for the reply to a blocking command, whose price was settled when the command began to wait.
+    /// The reply costs its bytes and elements (`rows`), less the part of that price which was for the reply
+    /// (`paid_ahead`); if it costs less than that part, the rest is given back. Does nothing if the limiter is off.
     pub fn charge_for_waited(
         &mut self,
         payer: Payer,
@@ -175,7 +178,8 @@ impl AdmissionStage {
         }
     }
 
-    /// Charges an account for bytes that its client is sent without a request, such as a published message.
+    /// Charges an account for bytes that its client is sent without a request, such as a published message: as much as
+    /// for a reply from memory. Does nothing if the limiter is off.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
         if !self.lets_all_pass() {
             let cost = self.settings.weights.cached(bytes as u64, 1);
@@ -229,8 +233,8 @@ impl AdmissionStage {
         !self.waiting.is_empty() || !self.undecided_in_shadow.is_empty()
     }
 
-    /// True if the control executor has not answered for longer than a lease (the validity of a grant), so
-    /// that requests should no longer wait for it.
+    /// True if the control executor has not answered a report for as long as a lease (the validity of a grant) or
+    /// longer, so that requests should no longer wait for it.
     pub fn is_alone(&self, now: Timestamp) -> bool {
         self.accounts.is_alone(now)
     }
@@ -240,8 +244,8 @@ impl AdmissionStage {
         self.accounts.handle_grants(grants, now);
     }
 
-    /// Applies new quotas (`after`, in place of `before`). Spent amounts stay spent, and waiting requests are
-    /// tried again.
+    /// Applies new quotas (`after`, in place of `before`). Spent amounts stay spent. Requests that wait for others of
+    /// their tenant to be charged at their real cost are tried again.
     pub fn handle_quotas(&mut self, before: &Quotas, after: &Quotas, now: Timestamp) {
         // Tenants have new ids now, so the waiting requests are tried again.
         self.for_settlement.release();
@@ -253,8 +257,8 @@ impl AdmissionStage {
         self.accounts.renamed(tenant)
     }
 
-    /// Handles the end of a turn (pass of the shard's loop): reports to the control executor what was spent
-    /// if that is due.
+    /// Handles the end of a turn (pass of the shard's loop): makes the reports to the control executor that are due
+    /// about what was spent and used, and about amounts that requests wait for. [`Self::poll_report`] returns them.
     pub fn handle_turn_end(&mut self, now: Timestamp) {
         self.accounts.handle_turn_end(now);
     }
@@ -275,8 +279,8 @@ impl AdmissionStage {
         Timestamp::earliest([self.accounts.poll_deadline(), patience, settlement])
     }
 
-    /// Reports to the control executor at once the amounts spent on this core since the last report, without
-    /// waiting for the end of the period.
+    /// Reports to the control executor at once the amounts spent on this core and tenants' usage since the last report,
+    /// without waiting for the end of the period.
     pub fn flush(&mut self, now: Timestamp) {
         self.accounts.flush(now);
     }

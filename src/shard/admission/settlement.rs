@@ -43,9 +43,9 @@ impl Accounts {
         self.settle_other(charge, reply.bill(charge, weights), now);
     }
 
-    /// Takes the store's time in the measurements of a reply out of the tenant's leeway, and returns the
-    /// measurements with that time split into the part within the leeway, which is not billed, and the rest,
-    /// which is.
+    /// Takes the store's time in the measurements of a reply out of the tenant's leeway (time of stores that it does
+    /// not pay for), and returns the measurements with that time split into the part within the leeway, which is not
+    /// billed, and the rest, which is.
     pub fn with_billed_time(&mut self, charge: &Charge, reply: &Settlement, now: Now) -> Settlement {
         let mut reply = *reply;
         let busy = reply.measured.busy_micros;

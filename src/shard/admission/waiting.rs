@@ -1,4 +1,5 @@
-//! Clients whose next request waits until another request of its tenant is settled, in order of arrival.
+//! Clients whose next request waits until another request of its tenant is settled (charged at its real cost), in order
+//! of arrival.
 
 use std::collections::VecDeque;
 
@@ -43,9 +44,10 @@ impl Waiting {
         self.tenants.iter().find(|(known, _)| *known == tenant).map_or(0, |(_, queue)| queue.len())
     }
 
-    /// Takes the clients whose requests are to be tried again: all released ones, all that have waited for
-    /// 100 ms, and of each tenant one client for each of its requests that was charged at its real cost.
-    /// `take_settled` returns the number of a tenant's requests charged so since its last call.
+    /// Takes the clients whose requests are to be tried again: all released ones (those that waited when quotas
+    /// changed), all that have waited for 100 ms, and of each tenant one client for each of its requests that was
+    /// charged at its real cost. `take_settled` returns the number of a tenant's requests charged so since its last
+    /// call.
     pub fn take_due(
         &mut self,
         mut take_settled: impl FnMut(TenantId) -> u32,

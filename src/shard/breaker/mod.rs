@@ -1,6 +1,6 @@
-//! Breaker: the health of each backend as one core knows it, and the ejection of backends that are unhealthy.
-//! The room is called with replies, losses and response times, and says whether requests pass; it never sees a
-//! connection or a window. `policy/breaker.rs` decides, and the decision holds for all cores (`health.rs`).
+//! Breaker: the health of each backend as one core knows it, and the ejection of backends that are unhealthy. This
+//! module is told of replies, losses and response times, and says whether requests pass; it has no access to
+//! connections or windows. `policy/breaker.rs` decides, and the decision holds for all cores (`health.rs`).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -29,8 +29,8 @@ const SHADOWS_APART: Duration = Duration::from_secs(10);
 /// counted from when a trial is due. After it, any request may be.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A core whose turns were late by a tenth (one in this many parts) of the time between two comparisons, or
-/// more, does not judge backends slow, because replies may have waited in its sockets.
+/// A core whose turns (passes of its loop) began late, all together by a tenth (one in this many parts) of the time
+/// between two comparisons or more, does not judge backends slow, because replies may have waited in its sockets.
 const LATE_PART: u32 = 10;
 
 /// Reasons for closing connections that say nothing about a backend's health, because another backend does
@@ -44,8 +44,8 @@ pub struct Breaker {
     /// Changes of gates (whether each request to a backend is checked), in their order, until
     /// [`Breaker::poll_gate`] returns them.
     gates: VecDeque<(BackendId, Gate)>,
-    /// The sum of the delays of this core's turns (passes of its loop) since the backends' response times
-    /// were last compared.
+    /// The time by which turns (passes of the loop) of this core began later than planned, summed up since the
+    /// backends' response times were last compared. A core that was late for too long judges no backend slow.
     late: Duration,
 }
 
@@ -82,8 +82,8 @@ struct Health {
     watch: Watch,
     tally: Tally,
     looked_at: Timestamp,
-    /// The 95th percentiles of the backend's response times at the last check, by class of commands; None
-    /// where backends are not compared.
+    /// The 95th percentiles of the backend's response times at the last check, by class of commands; None where there
+    /// were too few replies, or where backends are not compared.
     recent: [Option<Duration>; COMMAND_CLASSES],
     /// True while the breaker checks each request to the backend, because the backend is ejected (taken out
     /// of use) or returning.
@@ -91,7 +91,8 @@ struct Health {
     /// The time at which this core sent the trial request (which finds out whether the ejected backend is
     /// healthy again) that is in flight; None without one.
     trial: Option<Timestamp>,
-    /// The number of requests that may pass while the backend returns, with fractions; at most 2.
+    /// The number of requests that may pass now while the backend returns to use, with fractions; at most 2. Each
+    /// request adds the part of the requests that is let through; critical ones pass without it.
     credit: f64,
     /// The text of the backend's last failure, for logs.
     failure: &'static str,
@@ -102,14 +103,15 @@ struct Health {
 }
 
 impl Health {
-    /// True if a good reply would change nothing: the backend did not fail lately and no trial request (which
-    /// finds out whether an ejected backend is healthy again) is in flight.
+    /// True if a reply that is no failure would change nothing: the backend has not failed since the last such reply,
+    /// and no trial request (which finds out whether an ejected backend is healthy again) is in flight.
     fn is_quiet(&self) -> bool {
         self.watch.is_calm() && self.trial.is_none()
     }
 
-    /// Returns the time at which the trial request of this core was sent, if it is among the unanswered
-    /// requests of a connection (`pending`).
+    /// Returns the time at which the trial request of this core (which finds out whether an ejected backend is healthy
+    /// again) was sent, if it is among the unanswered requests of a connection (`pending`); else None. A request sent
+    /// after it counts as the trial, too.
     fn trial_among(&self, pending: &VecDeque<Pending>) -> Option<Timestamp> {
         let since = self.trial?;
         let mut sent = pending.iter().filter_map(Pending::request).map(|request| request.sent_at);
@@ -139,15 +141,15 @@ impl Breaker {
         self.health[usize::from(backend.0)].ejections
     }
 
-    /// Adds the delay of a turn (pass of the loop) of this core. A core that was late for too long does not
-    /// judge backends slow.
+    /// Adds the time by which a turn of this core (pass of its loop) began later than planned. A core that was late for
+    /// too long does not judge backends slow.
     pub fn handle_late(&mut self, late: Duration) {
         self.late += late;
     }
 
-    /// Counts a backend's reply to a client's request. True if [`Breaker::record_reply`] must be called with
-    /// it: it is an error, or the backend failed lately, or its reply to a trial request is awaited.
-    /// `is_error` says that the reply is an error.
+    /// Counts a backend's reply to a client's request. True if [`Breaker::record_reply`] must be called with it: it is
+    /// an error (`is_error`), or the backend has failed since its last good reply, or its reply to a trial request is
+    /// awaited.
     #[inline]
     pub fn count_reply(&mut self, backend: BackendId, is_error: bool) -> bool {
         let health = &mut self.health[usize::from(backend.0)];
@@ -203,9 +205,10 @@ impl Breaker {
         }
     }
 
-    /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if
-    /// requests were unanswered (`pending`) on it; a trial request among them has failed. `reason` is the
-    /// word for logs; reasons which say that another backend does the work (`ELSEWHERE`) do not count.
+    /// Records the loss of a connection, or a failed attempt to open it, as a failure of the backend if requests were
+    /// unanswered (`pending`) on it, and no other loss has counted within 100 ms. A trial request among them has
+    /// failed. Ejects the backend after too many failures. `reason` is the word for logs; reasons which say that
+    /// another backend does the work (`ELSEWHERE`) do not count. Does nothing if the breaker is off.
     pub fn record_loss(
         &mut self,
         env: &mut Env,
@@ -347,8 +350,8 @@ impl Breaker {
         refused
     }
 
-    /// Puts off the trial of an ejected backend (one taken out of use), because the trial request could not be
-    /// sent (`why`).
+    /// Puts off the trial of an ejected backend (one taken out of use), because the trial request could not be sent:
+    /// until the pause of its connection is over, if `why` names one, else by 250 ms.
     pub fn handle_trial_unsent(&mut self, env: &Env, backend: BackendId, why: NotSent, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -361,9 +364,9 @@ impl Breaker {
         }
     }
 
-    /// Ends the trial of an ejected backend (one taken out of use): the trial request was answered after
-    /// `took`, or failed (None). Returns the backend to service, gradually or at once, or ejects it again if
-    /// the trial failed or took too long.
+    /// Ends the trial of an ejected backend (one taken out of use): the trial request was answered after `took`, or
+    /// failed (None). Puts the backend in use again, gradually or at once. Ejects it again if the trial failed or,
+    /// after an ejection for slowness, took too long. Does nothing if another core has ended the trial.
     fn end_trial(&mut self, env: &mut Env, backend: BackendId, took: Option<Duration>, now: Now) {
         let place = usize::from(backend.0);
         self.health[place].trial = None;
@@ -387,7 +390,8 @@ impl Breaker {
         }
     }
 
-    /// Drops all observations of a backend's health, because another server has its number now.
+    /// Ends the ejection of a backend (it is in use again) and forgets its failures, because another server has its
+    /// number now, or its server has another role.
     pub fn forget(&mut self, env: &Env, backend: BackendId) {
         env.settings.overload.health.forget(usize::from(backend.0));
         self.open_gate(backend);

@@ -36,7 +36,8 @@ pub struct Outbox {
     to_send: VecDeque<ClientId>,
     /// Clients whose replies are held back until the rest of their pipeline is answered.
     partial: Vec<ClientId>,
-    /// The time since which replies to parts of pipelines have been held back; None if none are.
+    /// The end of the first turn (pass of the shard's loop) at which replies to parts of pipelines were held back; None
+    /// if none are.
     partial_since: Option<Timestamp>,
     /// The number of segments (blocks of replies) that are being written to clients' sockets.
     in_flight: usize,
@@ -131,10 +132,10 @@ impl ClientStage {
         self.captured.take().unwrap_or_default()
     }
 
-    /// Delivers a backend's reply, or one part of it, to the client on this shard; `outcome` is its result
-    /// (served, refused, lost and so on), with the measurements of it. Once all parts are there, calls `settle`
-    /// with the request's charge and the measurements from which its real price follows, even if the client has
-    /// disconnected.
+    /// Delivers a backend's reply, or one part of it, to the client on this shard; `outcome` is its result (answered by
+    /// the store, refused, lost and so on), with the measurements of it. Once all parts are there, calls `settle` with
+    /// the request's charge, if it has one, and the measurements from which its real price follows, even if the client
+    /// has disconnected.
     #[inline]
     pub fn deliver(
         &mut self,
@@ -345,7 +346,7 @@ impl ClientStage {
         self.outbox.list(client, id);
     }
 
-    /// Sends the replies that were held back until the rest of their pipelines is answered. Called when no
+    /// Lets those replies be sent that were held back until the rest of their pipelines is answered. Called when no
     /// more events are pending.
     pub fn handle_quiet(&mut self) {
         self.outbox.partial_since = None;
@@ -398,8 +399,9 @@ impl ClientStage {
         None
     }
 
-    /// Records that a socket has accepted a part of a client's segment of replies: the send timeout starts
-    /// anew, and no more bytes of replies than usual may wait for the client any longer.
+    /// Records that a socket has accepted a part of a client's segment (block) of replies: the send timeout starts
+    /// anew, and the usual maximum of bytes of replies that may wait for the client holds again, if more were allowed
+    /// because it took none.
     pub fn handle_sending(&mut self, id: ClientId, now: Now) {
         if let Some(client) = self.clients.get(id)
             && client.sending_since.is_some()
@@ -409,8 +411,8 @@ impl ClientStage {
         }
     }
 
-    /// Handles the completion of a send to a client: further replies can be sent, the client may go on, and a
-    /// connection that is ending may be closed.
+    /// Handles the completion of a send to a client: replies that wait are sent next, requests that had to wait until
+    /// the client took replies are continued, and a connection that is ending is closed once nothing is left to send.
     pub fn handle_transmitted(&mut self, env: &mut Env, id: ClientId, now: Now) {
         let Some(client) = self.clients.get(id) else { return };
         debug_assert!(client.sending_since.is_some(), "a segment comes back once");

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use crate::values::Timestamp;
 
-/// Bytes that arrive within this time of each other count as arrived together, with the time of the first, so
-/// that the record of many small arrivals stays short.
+/// Bytes that arrive within this time after the first bytes of a group count as arrived together with those, so that
+/// the record of many small arrivals stays short.
 const TOGETHER: Duration = Duration::from_millis(1);
-/// Bytes count as arrived together with those before them if the time between is at most a 32nd (1 / `PARTS`)
-/// of the time for which the oldest have waited. A few hundred times of arrival then cover any wait.
+/// Bytes also join the last group if its first bytes came at most a 32nd (1 / `PARTS`) of the time ago for which the
+/// oldest undecoded bytes have waited. A few hundred times of arrival then cover any wait.
 const PARTS: u32 = 32;
 
 /// Undecoded bytes of a client that arrived together: their number and their time of arrival.
@@ -50,7 +50,7 @@ impl Arrivals {
     }
 
     /// Removes the oldest bytes until `left` are left, and returns the time at which the last of the removed bytes
-    /// arrived; `None` if no bytes waited.
+    /// arrived (if none had to be removed, the oldest of all); `None` if no bytes waited.
     pub fn take_until(&mut self, left: usize) -> Option<Timestamp> {
         let mut at = self.waiting.front()?.at;
         let mut taken = self.bytes.saturating_sub(left);

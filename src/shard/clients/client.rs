@@ -52,12 +52,14 @@ pub struct Address {
 /// of the shard's loop) counted them last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
-    /// Number of the client's unanswered requests if it is more than one, or else 0.
+    /// Number of the client's unanswered requests that count; 0 if it has at most one, or if its requests have been
+    /// unanswered for so long that they are left out.
     pub(super) requests: usize,
-    /// The tenant among whose unanswered requests the client's are counted; None if the client had no tenant.
+    /// The tenant among whose unanswered requests the client's are counted; None if `requests` is 0, or if the client
+    /// had no tenant.
     pub(super) tenant: Option<TenantId>,
-    /// True if requests of the client were started, or replies sent to it, since the last search for clients that
-    /// wait for long.
+    /// True if requests of the client were started, or replies sent to it, since the last search for clients whose
+    /// requests take long (such as `BLPOP`), which are then left out of the count.
     pub(super) has_changed: bool,
 }
 
@@ -75,32 +77,35 @@ pub struct Client {
     pub(super) seat: Option<TenantId>,
     /// True if the client speaks TLS.
     pub(super) secure: bool,
-    /// The name of the tenant that the client's TLS certificate names; None if there is no such certificate.
+    /// The name of the tenant that the client's TLS certificate names; None if there is no such certificate, or if the
+    /// quotas had no such tenant when the client connected.
     pub(super) certified: Option<Box<str>>,
-    /// The time since which the client has been connected without logging in; None for a client with a
-    /// tenant.
+    /// The time since which the client has had no tenant because it has not logged in, from which the login timeout
+    /// counts; None for a client with a tenant.
     pub(super) stranger_since: Option<Timestamp>,
     pub(super) name: Vec<u8>,
     pub(super) library: [Vec<u8>; 2],
     /// The addresses of both ends of the connection, for `CLIENT LIST`.
     pub(super) address: Box<Address>,
     pub(super) opened: Timestamp,
-    /// True if the client is spared when clients are closed because all of them together hold too much memory
-    /// (`CLIENT NO-EVICT`).
+    /// True if the client, an administrator's, is spared when clients are closed because all of them together hold too
+    /// much memory (`CLIENT NO-EVICT`).
     pub(super) no_evict: bool,
     /// True if the client is sent a line for each request that it may see (`MONITOR`).
     pub(super) is_monitor: bool,
-    /// The last command that the client has sent, as `CLIENT LIST` shows it; None before the first.
+    /// The last command that the client has sent and was permitted to send, as `CLIENT LIST` shows it; None before the
+    /// first.
     pub(super) last_command: Option<&'static Command>,
     /// The number of bytes of the client's request about clients (`CLIENT LIST`, `CLIENT INFO`) that is being
     /// carried out, and of its arguments alone, which the reply shows; zeros while there is none.
     pub(super) asking_bytes: [u32; 2],
-    /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, or all.
+    /// The requests of this client that `CLIENT PAUSE` holds back: none, writes, all, or all but `CLIENT` and `QUIT`.
     pub(super) paused: Paused,
-    /// True while the client's next request waits for the end of a `CLIENT PAUSE`, whether it is decoded
-    /// already or not.
+    /// True while a `CLIENT PAUSE` holds back the client's next request, whether that is decoded, received but not
+    /// decoded, or not even sent.
     pub(super) waits_by_order: bool,
-    /// The number of failed attempts to log in on this connection. At 10 the connection is closed.
+    /// The number of failed attempts to log in on this connection; over HTTP, of those since the last one that
+    /// succeeded. At 10 the connection is closed.
     pub(super) logins_failed: u8,
     pub(super) decoder: RequestDecoder,
     /// The state of the HTTP conversation; None if the client speaks RESP, and while its HTTP requests are
@@ -108,11 +113,11 @@ pub struct Client {
     pub(super) http: Option<Box<Conversation>>,
     /// True if the client speaks HTTP rather than RESP.
     pub(super) speaks_http: bool,
-    /// The `Authorization` header that was accepted last, with the identity that it gives; for HTTP only. None
-    /// if none was, or quotas have changed since. The field `identity` is that of the current HTTP request, or
-    /// of the last one.
+    /// The credentials (`Authorization` header, or none) of the last HTTP request, with the identity that they give.
+    /// None if they were refused, if quotas have changed since, and for RESP. The field `identity` has the options of
+    /// the single request as well.
     pub(super) http_login: Option<Box<HttpLogin>>,
-    /// The time since which an HTTP request has been incomplete; None if none is.
+    /// The time from which the timeout of an incomplete HTTP request counts; None if no request is incomplete.
     pub(super) http_since: Option<Timestamp>,
     pub(super) transaction: Option<Box<Transaction>>,
     /// The client's own connections to stores (private links), with its subscriptions, watched and tracked
@@ -125,8 +130,9 @@ pub struct Client {
     /// The choice between tracks (groups of backend connections), so that requests of this client do not
     /// overtake each other.
     tracks: Tracks,
-    /// True while later requests must wait until all requests in flight are answered, because the last of these
-    /// must be alone (it concerns several cores or changes the connection's state, for instance).
+    /// True while later requests must wait until all requests in flight are answered, because a request must be alone
+    /// in flight (it concerns several cores or changes the connection's state, for instance): the last one in flight,
+    /// or the one that is held next.
     pub(super) barrier: bool,
     pub(super) held_request: Option<Box<HeldRequest>>,
     /// The slots to whose home cores (the cores through which their keys' requests pass) unanswered requests
@@ -138,10 +144,10 @@ pub struct Client {
     /// The result of the first try of a request to primaries, while it is tried again because a node that was
     /// asked turned out to be no primary; else None.
     pub(super) first_try: Option<Box<FirstTry>>,
-    /// True while the held request waits for the control executor's answer about quotas, for another request
-    /// of its tenant to be charged at its real cost, for the map of the cluster, or (`PUBLISH`) for stores to
-    /// acknowledge subscriptions; or while its keys are assigned to backends over several turns (passes of
-    /// the shard's loop).
+    /// True while the held request (kept to be handled later) waits for an answer about quotas, for another request of
+    /// its tenant to be charged at its real cost, for the map of the cluster to be confirmed, or (`PUBLISH`) for
+    /// earlier subscriptions; or while its keys are assigned to backends over several turns (passes of the shard's
+    /// loop).
     pub(super) waits_for_quota: bool,
     /// The number of requests that weir answered before their backend did (at their deadline, for instance),
     /// and that the backend may still carry out.
@@ -150,12 +156,12 @@ pub struct Client {
     /// to be alone in flight, or the client has changed its RESP version since, which gives later requests other
     /// connections to stores: they could then overtake the request, which may still be carried out.
     pub(super) is_unsettled_alone: bool,
-    /// The number of backend queues that hold so many of this client's requests that no further request of the
-    /// client is started until one of these queues has fewer.
+    /// The number of backend queues that each hold so many of this client's requests that they have asked for a pause.
+    /// While there is one, no further request of the client is started.
     pub(super) congested: u16,
-    /// The times of the request that was decoded last; with no bytes left to decode, the time of arrival is
-    /// that of the last bytes. While a held request (kept to be handled later) is handled, these are the times
-    /// of that request.
+    /// The times at which the request that was decoded last arrived and was decoded; once all bytes are decoded, the
+    /// time of arrival is that of the last bytes. While a held request (kept to be handled later) is handled, these are
+    /// the times of that request.
     pub(super) times: Times,
     /// The times at which the client's undecoded bytes arrived, which have to wait to be decoded.
     pub(super) arrivals: Arrivals,
@@ -163,17 +169,19 @@ pub struct Client {
     /// True once it is known that the client's input ends behind bytes that are not read yet, since reading
     /// from it is paused.
     pub(super) end_is_ahead: bool,
-    /// The time since which a segment (block of replies) has been with the client's socket, or at which the
-    /// client last accepted a part of it; None if no segment is there.
+    /// The time at which the segment (block of replies) that is being sent to the client was handed to its socket, or
+    /// at which the client last accepted a part of it; None if none is being sent.
     pub(super) sending_since: Option<Timestamp>,
-    /// The bytes of memory of the replies that the socket is sending now; 0 if it sends none.
+    /// The bytes of memory that are freed once the socket has sent the replies that it is sending now. Large replies
+    /// that are also held elsewhere, such as those of hot keys, do not count.
     pub(super) sending_bytes: usize,
     /// Maximum number of bytes of replies that may wait for the client while it takes none because it writes the
     /// rest of a long pipeline first; 0 while the usual maximum holds.
     pub(super) backlog_bytes_max: usize,
     pub(super) last_heard: Timestamp,
     pub(super) reading_paused: bool,
-    /// The number of the shard's turn (pass of its loop) in which requests of this client were started last.
+    /// The number of the shard's turn (pass of its loop) to which `turn_left` belongs: the last one in which weir went
+    /// on to decode bytes of this client.
     pub(super) turn: u32,
     /// The number of requests of this client that may still be started in the turn (pass of the shard's loop)
     /// whose number is `turn`.
@@ -257,8 +265,8 @@ impl Client {
         self.decoder.held_bytes() + self.http.as_ref().map_or(0, |http| http.held_bytes())
     }
 
-    /// Corrects the times of arrival of the bytes that wait, after decoding: bytes that now wait for the first
-    /// time arrived when the request decoded last did, or later.
+    /// Corrects the record of times of arrival after decoding. Bytes that wait from now on get the time of arrival of
+    /// the request that was decoded last, which is theirs or an earlier one; if no bytes wait, the record is emptied.
     #[cold]
     pub(super) fn date_undecoded(&mut self) {
         if self.stalled {
@@ -320,7 +328,7 @@ impl Client {
         &self.identity
     }
 
-    /// Returns the account that the client's requests are charged to; None if there is none.
+    /// Returns the account that the client's requests are charged to; None for a client without a tenant.
     #[inline]
     pub fn payer(&self) -> Option<Payer> {
         self.identity.payer
@@ -332,8 +340,8 @@ impl Client {
         self.identity.stale_reads
     }
 
-    /// Returns the client's account in the short form that travels to other cores with a request. None for a
-    /// client without a tenant.
+    /// Returns the client's tenant in the short form that travels to other cores with a request (its id, and the
+    /// version of the quotas). None for a client without a tenant.
     #[inline]
     pub fn asker(&self) -> Option<Asker> {
         self.identity.payer.map(Payer::asker)
@@ -345,9 +353,9 @@ impl Client {
         self.order.unanswered()
     }
 
-    /// Takes the next place in the order of the client's replies, for a request whose reply is changed as
-    /// `rewrite` says. Returns the sequence number of that place. `charge` is the price taken for it (None if it
-    /// has none), which is settled with the reply.
+    /// Takes the next place in the order of the client's replies, for a request whose reply is changed as `rewrite`
+    /// says. Returns the sequence number of that place. `charge` is the price taken for it (None if it has none), which
+    /// is corrected to the real price with the reply.
     #[inline]
     pub fn expect_reply(&mut self, rewrite: Rewrite, charge: Option<Charge>) -> u32 {
         self.order.expect_reply(rewrite, charge)
@@ -390,10 +398,10 @@ impl Client {
         }
     }
 
-    /// Builds the envelope that goes with a request to a backend: destination of the reply, route, account, tier
-    /// (importance), deadline. The request goes to `backend`; `nature` says whether it writes and what class it
-    /// has, and `touches` which keys it is about. `charge` is the price taken for it, from which the envelope's
-    /// weight follows; None (weight 0) if it has none.
+    /// Builds the envelope that goes with a request to a backend: destination of the reply, route, tenant, tier
+    /// (importance), deadline. The request goes to `backend`; `nature` says whether it writes and what class it has,
+    /// and `touches` which keys it is about. `charge` is the price taken for it, from which the envelope's weight
+    /// follows; None (weight 0) if it has none.
     pub fn envelope(
         &self,
         reply_to: ReplyTo,
@@ -457,7 +465,8 @@ impl Client {
         begins
     }
 
-    /// Ends the queueing of a transaction (`EXEC`, `DISCARD`), and returns it; None if the client is in none.
+    /// Takes the transaction out of the client, which ends the queueing of requests (at `EXEC` or `DISCARD`); None if
+    /// the client is in none.
     pub fn take_transaction(&mut self) -> Option<Box<Transaction>> {
         self.transaction.take()
     }
@@ -497,8 +506,9 @@ impl Client {
         self.protocol = protocol;
     }
 
-    /// Records that weir answered a request that its backend may still carry out. Later requests are bound to
-    /// the same track (group of backend connections), so that they cannot overtake it.
+    /// Records that weir answered a request that its backend may still carry out. Later requests are bound to the same
+    /// track (group of backend connections), so that they cannot overtake it; not if that is the track for reads from
+    /// replicas.
     pub(super) fn handle_unsettled(&mut self) {
         self.unsettled += 1;
         self.is_unsettled_alone |= self.barrier;
@@ -513,11 +523,11 @@ impl Client {
         self.tracks.pin(self.unsettled > 0);
     }
 
-    /// True if earlier requests of the client may be in flight at the home core (the core through which a
-    /// key's requests pass) of `slot`, apart from the one that has just taken its place in the order of
-    /// replies; they are forgotten if no other is unanswered. A read must then go there too, as a copy of a
-    /// hot key's reply here may be older than what they write. May be true without need, as slots share bits.
-    /// `part` is the number of the request's part, 0 if it was not split.
+    /// True if earlier unanswered requests of the client may have gone to the home core (the core through which a key's
+    /// requests pass) of `slot`. A read must then go there too, as a copy of a hot key's reply on this core may be
+    /// older than what they write. May be true without need, as slots share bits. The request that is asked about has
+    /// taken its place in the order of replies; if no other is unanswered, the record is emptied first. `part` is the
+    /// number of that request's part, 0 if it was not split.
     #[inline]
     pub fn has_handed_over(&mut self, slot: u16, part: u16) -> bool {
         // With a later part, earlier parts of the same request may be under way.
@@ -561,7 +571,8 @@ impl Client {
         self.is_monitor
     }
 
-    /// Sets whether the client is spared when clients are closed for memory (`CLIENT NO-EVICT`).
+    /// Sets whether the client is spared when clients are closed for memory (`CLIENT NO-EVICT`), as only clients of
+    /// administrators are.
     pub fn set_no_evict(&mut self, no_evict: bool) {
         self.no_evict = no_evict;
     }
@@ -577,8 +588,8 @@ impl Client {
         !self.order.output.is_empty() || self.sending_since.is_some()
     }
 
-    /// True while a client has to be resumed later, because a part of its requests waits: received bytes, a
-    /// held request, or requests that must not be sent before earlier ones are answered.
+    /// True while the client has to be resumed later, because received bytes wait to be decoded, a request is held
+    /// (kept to be handled later), or later requests must not be sent before earlier ones are answered.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.stalled || self.held_request.is_some() || self.barrier
@@ -629,9 +640,9 @@ impl Client {
             || self.unanswered() > 0 && self.order.foreseen_bytes() > room.foreseen
     }
 
-    /// True unless more bytes of replies than usual may wait for the client at present (it takes none until it
-    /// has written a long pipeline), and further ones may be added: at most `backlog_bytes_max` bytes, and only
-    /// with fewer than 8 requests in flight, because their replies may be long.
+    /// True if no replies beyond the usual maximum may be added to those that wait for the client. False only while
+    /// `backlog_bytes_max` permits more (the client takes none until it has written a long pipeline), at most that many
+    /// bytes wait, and fewer than 8 requests are in flight, whose replies may be long.
     fn is_backlog_full(&self) -> bool {
         self.backlog_bytes_max == 0
             || self.unanswered() >= BACKLOG_PIPELINE_MAX
@@ -704,9 +715,9 @@ impl Client {
         self.ties.get_or_insert_default()
     }
 
-    /// Counts the client's undecoded bytes and held request as commands that may subscribe, as long as stores
-    /// have not acknowledged its last command about subscriptions: programs tend to send several such commands
-    /// in a row, and a message (`PUBLISH`) to any channel has to wait for them.
+    /// Counts the client's undecoded bytes and held request as commands that may subscribe, as long as stores have not
+    /// acknowledged its last command about subscriptions: programs tend to send several such commands in a row, and a
+    /// message (`PUBLISH`) of the tenant to any channel has to wait for them.
     #[cold]
     pub fn count_unread_subscriptions(&mut self, board: &Arc<SubscriptionBoard>) {
         let tenant = self.identity.tenant_id();
@@ -719,18 +730,18 @@ impl Client {
         }
     }
 
-    /// True if the client's blocking command was ended at its store without a reply to the client, so that
-    /// the client can move to another process.
+    /// True if the client's blocking command was ended at its store without a reply to the client, because the client
+    /// is to move to another process or to be closed.
     pub fn is_withdrawn(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.withdrawn.is_some())
     }
 
-    /// True if stores track keys for the client.
+    /// True if stores track keys for the client (`CLIENT TRACKING`), or have been asked to and not replied yet.
     pub fn tracks_keys(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.tracking.is_some())
     }
 
-    /// True if the client is subscribed to channels.
+    /// True if the client is subscribed to channels or patterns, even if stores have not acknowledged that yet.
     pub fn is_subscribed(&self) -> bool {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())
     }
@@ -741,9 +752,9 @@ impl Client {
         self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some() || ties.inbox.is_some())
     }
 
-    /// True if the client is sent messages, and more than the permitted bytes (setting
-    /// `subscriber_slow_bytes`) have waited for it for the permitted time (`subscriber_slow_time`) or longer.
-    /// Records the time since which so many bytes have waited.
+    /// True if more than the permitted bytes (setting `subscriber_slow_bytes`) have waited for the client for the
+    /// permitted time (`subscriber_slow_time`) or longer. Called for clients that are sent messages; records the time
+    /// since which so many bytes have waited.
     pub(super) fn is_slow_subscriber(&mut self, settings: &ShardSettings, now: Timestamp) -> bool {
         let is_behind = self.order.waiting_bytes() > settings.clients.subscriber_slow_bytes;
         let Some(ties) = self.ties.as_mut() else { return false };
@@ -783,7 +794,8 @@ impl Client {
         }
     }
 
-    /// True if the client speaks RESP2 and is subscribed: it may then send only commands about subscriptions.
+    /// True if the client speaks RESP2 and is subscribed: it may then send only commands about subscriptions, `PING`,
+    /// `QUIT` and `RESET`.
     pub fn is_subscriber_only(&self) -> bool {
         self.protocol == Protocol::Resp2
             && self.ties.as_ref().is_some_and(|ties| ties.subscriptions.is_some())

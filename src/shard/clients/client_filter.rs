@@ -10,8 +10,8 @@ use crate::values::Timestamp;
 use crate::values::limits::{CLIENT_IDS_MAX, CLIENT_LIST_BYTES_MAX, CLIENT_PAUSE_MS_MAX};
 use crate::values::time::Now;
 
-/// The conditions that select clients for `CLIENT LIST`, `CLIENT KILL` and `CLIENT UNBLOCK`. A field that is None selects all
-/// clients.
+/// The conditions that select clients for `CLIENT LIST`, `CLIENT KILL` and `CLIENT UNBLOCK`. A field that is None
+/// selects all clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientFilter {
     pub tenant: Option<String>,
@@ -62,8 +62,8 @@ pub enum ClientsAsked {
     KillOne(ClientFilter),
     /// `CLIENT PAUSE`: holds back all requests of clients, or only writes, for a time.
     Pause(Pause),
-    /// `CLIENT UNBLOCK`: ends the blocking commands of the clients that match, as at their timeout or, if the
-    /// flag is true, with an error. The reply is the number of unblocked clients.
+    /// `CLIENT UNBLOCK`: ends the blocking commands of the clients that match, as if they had timed out or, if the flag
+    /// is true, with an error. The reply is the number of unblocked clients.
     Unblock(ClientFilter, bool),
     /// `CLIENT UNPAUSE`: ends the pause of a tenant, or with None all pauses.
     Unpause(Option<String>),
@@ -186,8 +186,8 @@ impl ClientsAsked {
         Ok(Self::Pause(Pause { tenant: asker.tenant, until, extent, asker: Some(asker.number) }))
     }
 
-    /// Begins or ends pauses, if this is a `CLIENT PAUSE` or `CLIENT UNPAUSE`. Returns false for any other command, which
-    /// changes nothing.
+    /// Begins or ends pauses, if this is a `CLIENT PAUSE` or `CLIENT UNPAUSE`. Returns false for any other command,
+    /// which changes nothing.
     pub fn change_pauses(&self, pauses: &mut Pauses, now: Timestamp) -> bool {
         match self {
             Self::Pause(pause) => pauses.begin(pause, now),
@@ -197,7 +197,8 @@ impl ClientsAsked {
         true
     }
 
-    /// Writes the reply to the `CLIENT` command. `told` holds the parts of all shards.
+    /// Writes the reply to the `CLIENT` command. `told` holds the parts of all shards; if one has too many lines for
+    /// `CLIENT LIST`, the reply is an error.
     pub fn reply(&self, protocol: Protocol, told: Vec<ClientsTold>) -> Vec<u8> {
         let mut out = Vec::new();
         let counted: u64 =

@@ -1,5 +1,5 @@
-//! `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, carried out on the clients of one shard. They concern
-//! weir's own client connections on all shards: an administrator's command those of all tenants, any other
+//! `CLIENT LIST`, `CLIENT KILL`, `CLIENT UNBLOCK` and `CLIENT PAUSE`, carried out on the clients of one shard. They
+//! concern weir's own client connections on all shards: an administrator's command those of all tenants, any other
 //! client's those of its tenant.
 //!
 //! ```text
@@ -20,7 +20,8 @@ use crate::values::limits::CLIENT_LIST_BYTES_MAX;
 use crate::values::time::Now;
 
 impl ClientStage {
-    /// Carries out a `CLIENT` command, sent by a client of any shard, on the clients of this shard.
+    /// Carries out a `CLIENT` command, sent by a client of any shard, on the clients of this shard, and returns this
+    /// shard's part of the reply. `CLIENT UNBLOCK` is carried out by the caller.
     pub fn handle_clients_asked(&mut self, env: &mut Env, asked: &ClientsAsked, now: Now) -> ClientsTold {
         match asked {
             ClientsAsked::List(filter) => self.list_clients(env, filter, now),

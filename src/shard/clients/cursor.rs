@@ -27,9 +27,9 @@ pub fn with_next_cursor(reply: &[u8], backend: u16, next: Option<u16>, backends:
     with_cursor(next, rest)
 }
 
-/// Replaces the cursor in a cluster node's reply to `SCAN` by one that also holds `position`, the place in the
-/// walk over all nodes (a `SCAN` of a cluster scans one node after another). A reply without a cursor (an error)
-/// is returned unchanged.
+/// Replaces the cursor in a cluster node's reply to `SCAN` by one that also holds `position`, the place in the walk
+/// over all nodes (a `SCAN` of a cluster scans one node after another). The result is an error if the node's cursor is
+/// too large for that. A reply without a cursor (an error) is returned unchanged.
 pub fn with_walk_cursor(reply: &[u8], position: WalkPosition) -> Vec<u8> {
     let Some((cursor, rest)) = cursor_and_rest(reply) else { return reply.to_vec() };
     with_cursor(position.after(cursor), rest)

@@ -11,17 +11,17 @@ use crate::shard::filter_board::{FilterBoard, FilterKind, FilterPlace};
 use crate::values::limits::{FILTER_PATTERNS_MAX, FILTER_PREFIXES_MAX};
 use crate::values::{ClientId, TenantId};
 
-/// A filter (pattern of channels or prefix of keys) that a client has at stores. It takes its places (shares
-/// of the limit on filters) until all clients with an equal one have dropped theirs.
+/// A filter (pattern of channels or prefix of keys) that a client has at stores. It takes its places (units of the
+/// limit on filters) until all clients of the tenant on this core that have an equal one have dropped theirs.
 pub type Filter = Arc<FilterPlace>;
 
 /// The filters (patterns of channels and prefixes of keys at stores) of this core's clients, by which equal ones
 /// of one tenant count only once towards the limits.
 #[derive(Debug, Default)]
 pub struct Filters {
-    /// The places (shares of the limit on filters at stores) that filters take on the board of all cores, by
-    /// kind, by tenant and by a hash of the text, so that long texts take no memory here. Some are of filters
-    /// that no client has any more.
+    /// The places that each filter (pattern of channels or prefix of keys at stores) takes on the board where all cores
+    /// count them: one, or several if the filter is slow to compare. By kind, by tenant and by a hash of the text, so
+    /// that long texts take no memory here. Some are of filters that no client has any more.
     places: HashMap<(FilterKind, TenantId, u64), Weak<FilterPlace>>,
     /// The function that hashes the text of a filter, with a random key, so that no client can choose texts
     /// whose hashes collide.
@@ -38,9 +38,9 @@ impl Filters {
         })
     }
 
-    /// Takes places at stores for a text (pattern or prefix), or shares those of an equal text of the same
-    /// tenant on this core, and returns the record of them (filter). The caller keeps it as long as the text
-    /// is in force at stores. None if a tenant's clients, or all clients, have as many filters as they may.
+    /// Takes places (units of the limit on filters at stores) for a text (pattern or prefix), or shares those of an
+    /// equal text of the same tenant on this core, and returns the record of them (filter). The caller keeps it as long
+    /// as the text is in force at stores. None if too few places are left to the tenant's clients, or to all clients.
     fn hold(
         &mut self,
         board: &Arc<FilterBoard>,
@@ -86,9 +86,10 @@ impl ClientStage {
         self.filters.handle_tenants(renamed);
     }
 
-    /// Takes places at stores for a text (pattern or prefix) that a client asks for, or shares those of an
-    /// equal text, and returns the record of them (filter). The caller keeps it as long as the text is in
-    /// force at stores. The error is the text of the reply if there are too many filters.
+    /// Takes places (units of the limit on filters at stores) for a text (pattern or prefix) that a client asks for, or
+    /// shares those of an equal text of its tenant on this core, and returns the record of them (filter). The caller
+    /// keeps it as long as the text is in force at stores. The error is the text of the reply if too few places are
+    /// left.
     pub fn hold_filter(
         &mut self,
         env: &Env,

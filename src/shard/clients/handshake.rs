@@ -52,9 +52,9 @@ impl ClientStage {
         self.close_if_guessing(env, id);
     }
 
-    /// Logs a client in by `AUTH` or `HELLO`; `user` is None for `AUTH` with a password alone. If the quotas
-    /// give no tenant a password, the default user needs none and may give any, as on a Redis without passwords.
-    /// The error is the text of the reply.
+    /// Logs a client in by `AUTH` or `HELLO`; `user` is None for `AUTH` with a password alone. If the quotas give no
+    /// tenant a password, the user `default` may give any password, and a password alone is an error, as on a Redis
+    /// without passwords. The error is the text of the reply.
     fn log_in(
         &mut self,
         env: &mut Env,
@@ -70,9 +70,9 @@ impl ClientStage {
         }
     }
 
-    /// Logs a client in with a password, and a user name if `user` has one, and counts it as a connection
-    /// (seat) of its tenant. The error is the text of the reply: a wrong password, which is counted, or a
-    /// tenant that may have no more connections.
+    /// Logs a client in with a password, and counts it as a connection (seat) of its tenant. `user` names a tenant, or
+    /// a user of one (`tenant/user`); None for a password alone. The error is the text of the reply: for a wrong
+    /// password, which is counted, or for a tenant that may have no more connections.
     pub(super) fn sign_in(
         &mut self,
         env: &mut Env,
@@ -108,8 +108,8 @@ impl ClientStage {
         }
     }
 
-    /// Answers `HELLO [2|3 [AUTH user password] [SETNAME name]]`. If any part of it fails, the client keeps
-    /// its identity.
+    /// Answers `HELLO [2|3 [AUTH user password] [SETNAME name]]`. If any part of it fails, the answer is an error, and
+    /// the client keeps its identity.
     pub fn hello(
         &mut self,
         env: &mut Env,
@@ -198,8 +198,9 @@ impl ClientStage {
         Ok(())
     }
 
-    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR`, `CLIENT NO-EVICT` and `CLIENT
-    /// REPLY OFF`, and returns the client to RESP2, to the first database, and to the identity of a new connection.
+    /// Answers `RESET`: drops the transaction and the name, ends `MONITOR`, `CLIENT NO-EVICT` and `CLIENT REPLY OFF`,
+    /// and returns the client to RESP2, to the first database, and to the identity of a new connection. The caller has
+    /// ended its subscriptions and its watched and tracked keys.
     pub fn reset(&mut self, env: &mut Env, id: ClientId, now: Now) {
         self.discard_transaction(id);
         let client = self.clients.at(id);

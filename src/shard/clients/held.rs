@@ -14,13 +14,14 @@ use crate::values::{ClientId, Timestamp};
 pub struct Times {
     /// Time at which the request arrived, from which its deadline counts.
     pub came: Timestamp,
-    /// Time at which the request was decoded, from which it waits for anything but earlier requests of its client.
+    /// Time at which the request was decoded, from which its waits for the map of a cluster and (`PUBLISH`) for earlier
+    /// subscriptions count.
     pub began: Timestamp,
 }
 
-/// A copy of a request that may not be carried out yet: it waits for earlier replies, for quotas, for the map
-/// of a cluster, or for the end of a `CLIENT PAUSE`. Requests queued in a transaction for weir itself are
-/// kept in the same form.
+/// A request that is kept because it may not be carried out yet: it waits for earlier replies, for quotas, or for the
+/// end of a `CLIENT PAUSE`, for instance. Requests that weir itself answers at `EXEC`, and copies of requests that may
+/// have to be tried a second time, are kept in the same form.
 #[derive(Debug)]
 pub struct HeldRequest {
     /// The bytes of the whole request, as received.
@@ -77,7 +78,8 @@ pub struct Resumed {
     /// True once the request has to be held again, because it must wait for another condition.
     is_held_again: bool,
     partition: Option<Box<Partition>>,
-    /// The client's times before, which become its times again when the request has been handled.
+    /// The client's times of arrival and decoding of before, which become its times again when the request has been
+    /// handled.
     newest: Times,
 }
 
@@ -116,16 +118,18 @@ impl ClientStage {
         resumed.map(|resumed| resumed.is_held_again = true).is_some()
     }
 
-    /// Returns the finished split by key of the request that is being handled, if it was made over several
-    /// turns (passes of the shard's loop); else None.
+    /// Returns the complete split by key of the request that is being handled, if it was made over several turns
+    /// (passes of the shard's loop). None otherwise, and if the first map of a cluster has come since: each slot then
+    /// needs a part of its own.
     #[inline]
     pub fn partition(&self, env: &Env, arguments: &Arguments<'_>) -> Option<&Partition> {
         let resumed = self.resumed.as_ref().filter(|resumed| resumed.is(arguments))?;
         resumed.partition.as_deref().filter(|partition| partition.is_in_force(env, arguments))
     }
 
-    /// Takes the finished split by key of the request that is being handled, if it was made over several
-    /// turns (passes of the shard's loop); else None.
+    /// Takes the complete split by key of the request that is being handled, if it was made over several turns (passes
+    /// of the shard's loop). None otherwise, and if the first map of a cluster has come since: each slot then needs a
+    /// part of its own.
     pub fn take_partition(&mut self, env: &Env, arguments: &Arguments<'_>) -> Option<Partition> {
         let resumed = self.resumed.as_mut().filter(|resumed| resumed.is(arguments))?;
         resumed

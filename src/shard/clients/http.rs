@@ -25,7 +25,7 @@ const NOAUTH: &str = "NOAUTH Authentication required.";
 const WRONGPASS: &str =
     "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is expected";
 
-/// The error for a request whose sender cannot be identified.
+/// The error for a request whose sender cannot be identified, or whose tenant may have no more connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stranger {
     /// The text of the error reply.
@@ -79,10 +79,10 @@ impl ClientStage {
         self.answer_now(env, id, |out, _| encode::bulk(out, response));
     }
 
-    /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in force.
-    /// Nothing counts that an earlier request or earlier quotas established. Returns how the sender proves who
-    /// it is: by a header that only it can send, or by nothing but its connection. The error is for a wrong
-    /// token, for none where one is needed, and for a tenant that may have no more connections.
+    /// Identifies the sender of an HTTP request by its `Authorization` header (`claim`) and the quotas in force,
+    /// whatever identity earlier requests on the connection had. Returns the kind of proof: a token, a password (which
+    /// a browser may add by itself), or nothing but the connection. The error is for a wrong token, for none where one
+    /// is needed, and for a tenant that may have no more connections.
     pub fn identify(
         &mut self,
         env: &mut Env,
@@ -209,8 +209,8 @@ impl ClientStage {
         self.watch_http
     }
 
-    /// Closes clients whose HTTP request is incomplete after 30 s, plus one second per 16 KiB held of it.
-    /// Each is sent an error response first.
+    /// Closes clients whose HTTP request is incomplete after 30 s, plus one second per 16 KiB held of it; the time
+    /// starts anew while weir itself makes the client wait. Each is sent an error response first.
     pub fn close_slow_http(&mut self, env: &mut Env, now: Now) {
         if !std::mem::take(&mut self.watch_http) {
             return;

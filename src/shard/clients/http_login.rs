@@ -8,7 +8,8 @@ use crate::protocol::http::Authority;
 /// The credentials that an HTTP client was last identified by, and the identity that they gave.
 #[derive(Debug)]
 pub(super) struct HttpLogin {
-    /// The value of the `Authorization` header; None if there was no such header.
+    /// The value of the `Authorization` header; None if there was no such header, or if no tenant has a password, so
+    /// that the header does not matter.
     pub claim: Option<Vec<u8>>,
     /// The version of the quotas under which the credentials were accepted.
     pub version: u64,

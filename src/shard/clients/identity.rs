@@ -6,21 +6,23 @@ use crate::config::{Quotas, Tenant, TenantId, Tier};
 use crate::shard::admission::{AdmissionStage, Payer, UserAccount};
 use crate::shard::request::Overdue;
 
-/// The tenant and user that a client's requests are charged to, and the terms of its requests: tier
-/// (importance), deadline, old values.
+/// The tenant and user that a client's requests are charged to, and the terms of its requests: tier (importance),
+/// deadline, and whether replicas may answer reads, perhaps with old values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The tenant; None until the client authenticates.
+    /// The tenant; None for a client that has yet to log in. The quotas may have a tenant for clients that have not
+    /// logged in.
     pub tenant: Option<TenantId>,
     /// The user within the tenant that the client speaks for; None if it has named none.
     pub user: Option<Box<str>>,
-    /// The importance of the client's requests: the tier decides which are shed first.
+    /// The importance of the client's requests: the tier decides which requests are refused first when stores are
+    /// overloaded.
     pub tier: Tier,
     /// The time after which a reply is useless, counted from the arrival of the request; None for no
     /// deadline.
     pub deadline: Option<Duration>,
-    /// The terms that the client chose itself. Terms that it did not choose are the tenant's, and change when
-    /// the quotas change.
+    /// The terms that the client chose itself. Terms that it did not choose are those of its tenant or user, and change
+    /// when the quotas change.
     pub chosen: Chosen,
     /// True if replicas may answer the client's reads, perhaps with old values.
     pub stale_reads: bool,

@@ -33,7 +33,7 @@ pub struct Inbox {
     links: Vec<(BackendId, PrivateId)>,
     /// The clients whose invalidation messages come to this client.
     trackers: Vec<Peer>,
-    /// Reply addresses of the `CLIENT TRACKING` commands of other clients that wait until the links (unshared
+    /// Reply addresses of the `CLIENT TRACKING` commands of other clients that wait until this client's links (unshared
     /// connections to stores) are open.
     waiting: Vec<ReplyTo>,
     /// Requests of other clients for the number (`CLIENT ID`) of this client's link (unshared connection) to a
@@ -70,8 +70,8 @@ impl Inbox {
         self.links.iter().any(|(_, own)| *own == link)
     }
 
-    /// Adds another client's request for the number of the link (unshared connection) to a node, which is
-    /// answered when that link is open.
+    /// Adds another client's request for the number (`CLIENT ID`) of this client's link (unshared connection) to a
+    /// node, which is answered when that link is open. Does nothing if the request is there already.
     pub fn add_question(&mut self, question: NodeQuestion) {
         if !self.questions.contains(&question) {
             self.questions.push(question);
@@ -84,13 +84,13 @@ impl Inbox {
         std::mem::take(&mut self.questions)
     }
 
-    /// Adds a `CLIENT TRACKING` command of another client that waits until the links (unshared connections to
+    /// Adds a `CLIENT TRACKING` command of another client that waits until this client's links (unshared connections to
     /// stores) are open.
     pub fn add_waiting(&mut self, from: ReplyTo) {
         self.waiting.push(from);
     }
 
-    /// Takes the `CLIENT TRACKING` commands of other clients that wait until the links (unshared connections
+    /// Takes the `CLIENT TRACKING` commands of other clients that wait until this client's links (unshared connections
     /// to stores) are open.
     pub fn take_waiting(&mut self) -> Vec<ReplyTo> {
         std::mem::take(&mut self.waiting)

@@ -10,7 +10,8 @@ use crate::shard::request::PrivateId;
 use crate::shard::tracking_redirect::{Peer, Target};
 use crate::values::{BackendId, ClientId};
 
-/// Number of bytes that stay allocated for the copy of a client's next request to a cluster.
+/// Number of bytes that stay allocated, after a request was answered, for the copy of the client's next request to a
+/// cluster.
 const KEPT_BYTES: usize = 1024;
 
 /// The client's own connections over which stores track keys for it (private links), with the state of the
@@ -41,7 +42,7 @@ pub struct KeyTracking {
     is_unsure: bool,
 }
 
-/// A request that may be sent once more, to another node of a cluster.
+/// A request that may be sent once more: to another node of a cluster, or to the same one later.
 #[derive(Debug, Default)]
 struct Repeatable {
     /// The bytes of the request, or of a whole transaction; empty if it must not be sent again.
@@ -59,7 +60,7 @@ struct Repeatable {
     store: Option<BackendId>,
 }
 
-/// A redirected request on its way to another node of a cluster.
+/// A request that is sent once more: to the node of a cluster that a redirect names, or to the same node after a while.
 #[derive(Debug)]
 pub struct Repeat {
     /// The bytes to send to the store: `ASKING` if the node is importing the slot, else `CLIENT CACHING` if the
@@ -94,15 +95,15 @@ struct Pending {
     target: Option<Aim>,
 }
 
-/// The result of a `CLIENT TRACKING ON` command that all stores have answered.
+/// The result of a `CLIENT TRACKING ON` command that all stores have answered, or that was refused before.
 #[derive(Debug)]
 pub struct TrackingReply {
     /// The sequence number of the client's `CLIENT TRACKING ON` command.
     pub sequence: u32,
     /// The reply to the client's `CLIENT TRACKING ON` command.
     pub reply: Vec<u8>,
-    /// The client that took this client's invalidation messages (`REDIRECT`) before and no longer does; None
-    /// if there is none.
+    /// The client that took this client's invalidation messages (`REDIRECT`) before and no longer does, or that was to
+    /// take them by the refused command; None if there is none.
     pub left: Option<Peer>,
     /// True if some stores have accepted the new options while others still use the former ones, so that the
     /// client would miss messages.
@@ -159,7 +160,7 @@ impl KeyTracking {
         self.links.iter().copied()
     }
 
-    /// True while stores have not replied yet to a command that switches tracking on.
+    /// True while not all stores have replied to a command that switches tracking on.
     pub fn is_pending(&self) -> bool {
         self.pending.is_some()
     }
@@ -341,9 +342,8 @@ impl KeyTracking {
         self.target.filter(|aim| !aim.is_gone).map(|aim| aim.peer)
     }
 
-    /// Returns the number (`CLIENT ID`) of the connection that takes the invalidation messages in place of
-    /// this client's (`REDIRECT`); `None` if this client takes them itself, or if no options are in force
-    /// yet.
+    /// Returns the number (`CLIENT ID`) of the connection that takes the invalidation messages in place of this client
+    /// (`REDIRECT`); `None` if this client takes them itself, or if no options are in force yet.
     pub fn redirect(&self) -> Option<u64> {
         self.options.as_ref()?.redirect
     }
@@ -353,8 +353,9 @@ impl KeyTracking {
         self.target.is_some_and(|aim| aim.is_gone)
     }
 
-    /// Keeps `CLIENT CACHING` (`word` is `YES` or `NO`) for the client's next request. The error is the text
-    /// of the reply.
+    /// Keeps `CLIENT CACHING` (`word` is `YES` or `NO`) for the client's next request. The error is the text of the
+    /// reply: the word is another, no keys are tracked, or their mode (`OPTIN` for `YES`, `OPTOUT` for `NO`) does not
+    /// fit.
     pub fn set_caching(&mut self, word: &[u8]) -> Result<(), &'static str> {
         const YES: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$3\r\nYES\r\n";
         const NO: &[u8] = b"*3\r\n$6\r\nCLIENT\r\n$7\r\nCACHING\r\n$2\r\nNO\r\n";

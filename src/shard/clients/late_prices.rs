@@ -42,7 +42,7 @@ impl LatePrices {
         std::mem::take(&mut self.known)
     }
 
-    /// Returns the number of requests whose stores are still to reply.
+    /// Returns the number of requests that were answered and whose stores are still to reply.
     pub fn len(&self) -> usize {
         self.expected.len()
     }

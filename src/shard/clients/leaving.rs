@@ -22,9 +22,9 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Records that a client's input ends behind bytes that are not read yet. Reading goes on as before. If the
-    /// client waits in a blocking command, and that command is withdrawn from its store without a reply, the
-    /// client is closed, because nobody waits for the command any more.
+    /// Records that a client's input ends behind bytes that weir has not read yet. If a blocking command in which the
+    /// client waits is ended at its store without a reply, the client is then closed, because nobody waits for the
+    /// command any more.
     pub fn handle_end_ahead(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(id) {
             client.end_is_ahead = true;
@@ -41,8 +41,9 @@ impl ClientStage {
         self.close_if_done(env, id);
     }
 
-    /// Ends a connection in order, and counts it, because the client may no longer be connected (its
-    /// certificate is no longer accepted, for instance).
+    /// Ends a connection in order (earlier requests are answered first), and counts it, because its client is no longer
+    /// permitted: its certificate is no longer accepted, or its rights have changed. Does nothing if it is being ended
+    /// like this already.
     pub fn revoke(&mut self, env: &mut Env, id: ClientId) {
         if self.clients.get(id).is_some_and(|client| client.ending != Ending::Deaf) {
             env.counters.add(Counter::ClientsClosedRevoked, 1);
@@ -56,9 +57,8 @@ impl ClientStage {
         self.clients.peek(id).is_some_and(|client| client.ending != Ending::Open || client.end_is_ahead)
     }
 
-    /// Closes a connection that is ending, once every request was answered and every reply was sent. A
-    /// blocking command that was ended at its store need not be answered, and nothing behind it is carried
-    /// out.
+    /// Closes a connection that is ending, once every request was answered and every reply was sent. A blocking command
+    /// that was ended at its store without a reply need not be answered, and nothing behind it is carried out.
     pub(super) fn close_if_done(&mut self, env: &mut Env, id: ClientId) {
         let Some(client) = self.clients.get(id) else { return };
         let undecoded = client.ending == Ending::NoMoreInput && client.stalled;
@@ -130,10 +130,10 @@ impl ClientStage {
         }
     }
 
-    /// Lets clients that have taken no replies for a second go on with further requests that they have sent.
-    /// Closes clients that accept no bytes of a segment (block) of replies for longer than the send timeout,
-    /// and clients without unanswered requests that have been silent for longer than the idle timeout, except
-    /// subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
+    /// Lets more replies than usual wait for clients that have taken none for a second, since such a client may write a
+    /// whole pipeline before it reads. Closes clients that accept no bytes of a segment (block) of replies for longer
+    /// than the send timeout, and clients that are owed no reply and have been silent for longer than the idle timeout,
+    /// except subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
     /// instance) too slowly: more than `subscriber_slow_bytes` have waited for `subscriber_slow_time`.
     pub fn look_after_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);

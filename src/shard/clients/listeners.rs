@@ -17,8 +17,8 @@ use crate::shard::shared_channel::{FromHome, FromHomeQueue, SHARED_KINDS, Shared
 use crate::shard::shared_numbers::SharedNumbers;
 use crate::values::{ClientId, TenantId};
 
-/// The clients of this core that are subscribed to one channel or pattern for which weir has one subscription
-/// for all.
+/// The clients of this core that are subscribed to one channel or pattern for which weir has one subscription for all
+/// clients.
 #[derive(Debug)]
 struct Listening {
     /// Number of this set of clients, which distinguishes it from earlier sets for the same channel or
@@ -29,7 +29,8 @@ struct Listening {
     places: HashMap<ClientId, u32>,
 }
 
-/// A client of this core that is subscribed to a channel or pattern for which weir has one subscription for all.
+/// A client of this core that is subscribed to a channel or pattern for which weir has one subscription for all
+/// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// The client, by its id on this core.
@@ -72,8 +73,8 @@ impl SharedMessage {
     }
 }
 
-/// The listeners of one core (clients subscribed to channels for which weir has one subscription), and the
-/// messages to and from the home cores, which have these subscriptions.
+/// The listeners of one core (clients subscribed to channels and patterns for which weir has one subscription for all
+/// clients), and the messages to and from the home cores, which have these subscriptions.
 #[derive(Debug, Default)]
 pub struct Listeners {
     names: [HashMap<Bytes, Listening>; SHARED_KINDS],
@@ -111,9 +112,9 @@ impl Listeners {
         &self.numbers
     }
 
-    /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core, which
-    /// has the subscription for all clients. The client gets messages once stores have acknowledged it.
-    /// `tenant` is the client's tenant.
+    /// Adds a client to the listeners of a channel or pattern, and reports it to the name's home core, which has the
+    /// subscription for all clients. The client gets messages once stores have acknowledged its subscription. `tenant`
+    /// is the client's tenant.
     pub fn join(&mut self, kind: Subscription, name: &[u8], (client, tenant): (ClientId, TenantId)) {
         let name = Bytes::copy_from_slice(name);
         let listening = match self.names[kind as usize].entry(name.clone()) {
@@ -263,13 +264,14 @@ impl ClientStage {
         self.clients.all().filter(|client| client.is_subscribed()).count()
     }
 
-    /// Returns the table of this core's clients that are subscribed to channels for which weir has one
-    /// subscription for all.
+    /// Returns the table of this core's clients that are subscribed to channels for which weir has one subscription for
+    /// all clients.
     pub fn listeners(&mut self) -> &mut Listeners {
         &mut self.listeners
     }
 
-    /// True if messages of channels for which weir has one subscription wait to be delivered to clients.
+    /// True if messages of channels for which weir has one subscription for all clients wait to be delivered to
+    /// clients.
     pub fn has_undelivered(&self) -> bool {
         self.listeners.has_undelivered()
     }
@@ -286,9 +288,9 @@ impl ClientStage {
         env.quotas.shares_channels() || !self.listeners.numbers.is_empty()
     }
 
-    /// Passes a published message, of a channel for which weir has one subscription, to a client, or keeps it
-    /// until the client's command about subscriptions is acknowledged; a client for which too many bytes are
-    /// kept is closed. False if the client has disconnected or has no subscriptions.
+    /// Passes a published message, of a channel for which weir has one subscription for all clients, to a client, or
+    /// keeps it until the client's command about subscriptions is acknowledged; a client for which too many bytes are
+    /// kept or wait to be sent is closed. False if the client has disconnected or has no subscriptions.
     pub fn pass_shared(&mut self, env: &mut Env, id: ClientId, message: &mut SharedMessage) -> bool {
         let bytes_max = env.settings.subscriber_bytes_max();
         let Some(client) = self.clients.get(id) else { return false };
@@ -308,10 +310,10 @@ impl ClientStage {
         true
     }
 
-    /// Records that stores have acknowledged a client's subscription to a shared channel or pattern (one for
-    /// which weir has one subscription for all its clients). Acknowledged, with the reply to the client's
-    /// command, if this was the last acknowledgement that it waited for, and Noted if not. Nobody if the
-    /// client no longer has the subscription.
+    /// Records that stores have acknowledged a client's subscription to a shared channel or pattern (one for which weir
+    /// has one subscription for all its clients). Returns [`Delivered::Acknowledged`], with the reply to the client's
+    /// command, if this was the last acknowledgement that the command waited for, and [`Delivered::Noted`] if not;
+    /// [`Delivered::Nobody`] if the client no longer has the subscription.
     pub fn handle_joined(&mut self, env: &Env, name: &SharedName, id: ClientId) -> Delivered {
         if !self.listeners.acknowledge(name, id) {
             return Delivered::Nobody;
@@ -322,11 +324,11 @@ impl ClientStage {
         self.end_subscription_command(env, id)
     }
 
-    /// Handles that a client's subscription to a shared channel or pattern (one for which weir has one
-    /// subscription for all its clients) was refused with `error`: the client's whole command fails with the
-    /// first such error. Noted while other parts of the command are unacknowledged; then Acknowledged, with
-    /// the error as the reply and the requests that undo the rest of the command. Nobody if the client no
-    /// longer has the subscription.
+    /// Handles that a client's subscription to a shared channel or pattern (one for which weir has one subscription for
+    /// all its clients) was refused with `error`: the client's whole command fails with the first such error. Returns
+    /// [`Delivered::Noted`] while other parts of the command are unacknowledged; then [`Delivered::Acknowledged`], with
+    /// the error as the reply and the requests that undo the rest of the command. [`Delivered::Nobody`] if the client
+    /// no longer has the subscription.
     pub fn handle_refused(&mut self, env: &Env, name: &SharedName, id: ClientId, error: &[u8]) -> Delivered {
         if !self.listeners.drop_refused(name, id) {
             return Delivered::Nobody;
@@ -342,9 +344,9 @@ impl ClientStage {
         self.listeners.drop_lost(name)
     }
 
-    /// Refuses with `error` the command by which a client subscribes to a shared channel or pattern (one for
-    /// which weir has one subscription for all its clients). The result is as that of
-    /// [`Self::handle_refused`]; Nobody if the client has no subscriptions any more.
+    /// Refuses with `error` the command by which a client subscribes to a shared channel or pattern (one for which weir
+    /// has one subscription for all its clients). The result is as that of [`Self::handle_refused`];
+    /// [`Delivered::Nobody`] if the client has no subscriptions any more.
     pub fn refuse_shared(&mut self, env: &Env, id: ClientId, error: &[u8]) -> Delivered {
         if let Some(subscriptions) = self.subscriptions(id) {
             subscriptions.hear_refused(error);

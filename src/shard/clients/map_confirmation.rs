@@ -145,9 +145,9 @@ impl ClientStage {
         said
     }
 
-    /// Ends the request with number `sequence`, which went to primaries, with `reply`. Returns false if the
-    /// request is tried a second time instead, because a node that was asked is no primary. `addressed` says
-    /// which nodes it was sent to.
+    /// Decides whether `reply` ends the request with number `sequence`, which went to primaries. True if so: the caller
+    /// answers the client. Returns false if the request is tried a second time instead, because a node that was asked
+    /// is no primary; the client then gets the reply to the second try. `addressed` says which nodes it was sent to.
     pub(super) fn end_addressed(
         &mut self,
         env: &mut Env,

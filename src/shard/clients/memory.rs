@@ -12,39 +12,39 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::values::{ClientId, TenantId};
 
-/// The bytes received, from clients, backends and other cores or written by weir, after which the memory of
-/// clients is measured again (8 MiB). Clients can hold little more in between.
+/// The bytes received from clients, backends and other cores, or written by weir itself, after which the memory of
+/// clients is measured again (8 MiB). In between, the memory can grow by little more than these bytes.
 const WEIGHED_EVERY: u64 = 8 * 1024 * 1024;
 /// The divisor of a core's share of client memory that gives the limit for all clients together that have not
 /// logged in (one sixteenth). Beyond it, those of them that hold most are closed.
 const STRANGERS_PART: usize = 16;
 
-/// The memory that clients of this core held when it was measured last: the whole shows whether clients must be
-/// closed.
+/// The memory that clients of this core held when it was measured last; their sum decides whether some are closed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holdings {
     bytes: usize,
-    /// The bytes held by clients that have not logged in.
+    /// Bytes of memory that clients without a tenant, which have not logged in, held when they were measured last.
     strangers: usize,
-    /// The number of bytes that the core had received in all at the time of the measurement; the next
-    /// measurement comes 8 MiB later.
+    /// The number of bytes that the core had received in all when a measurement was last due; the next is due 8 MiB
+    /// later. Measurements in between do not count.
     received: u64,
 }
 
 impl ClientStage {
-    /// Returns the bytes that clients of this core held when they were measured last.
+    /// Returns the bytes of memory that clients of this core held when they were measured last, less those of clients
+    /// that were closed since to free memory.
     pub fn clients_bytes(&self) -> usize {
         self.holdings.bytes
     }
 
-    /// True if the clients of this core hold more bytes of memory than the core's share.
+    /// True if the clients of this core held more bytes of memory than the core's share when they were measured last.
     pub fn holds_much(&self, env: &Env) -> bool {
         self.holdings.bytes > env.settings.clients_bytes_share()
     }
 
-    /// Closes the largest clients of the tenants that hold the most memory on this core, because clients of all
-    /// cores hold `excess` bytes too much. Frees no more than about the bytes that this core holds above its share, and spares
-    /// clients of administrators with `CLIENT NO-EVICT`.
+    /// Closes the largest clients of the tenants that hold the most memory on this core, because clients of all cores
+    /// hold `excess` bytes too much. Frees no more than about the bytes that this core holds above its share, and
+    /// spares clients of administrators with `CLIENT NO-EVICT`.
     pub fn handle_memory_exceeded(&mut self, env: &mut Env, excess: usize) {
         let above = self.holdings.bytes.saturating_sub(env.settings.clients_bytes_share());
         let quotas = Arc::clone(&env.quotas);
@@ -54,8 +54,8 @@ impl ClientStage {
         self.close_largest(env, excess.min(above), |client| !is_kept(client));
     }
 
-    /// Measures the memory of all clients of this core if 8 MiB have been received (from clients, backends
-    /// and other cores, or written by weir) since the last measurement.
+    /// Measures the memory of all clients of this core if 8 MiB have been received (from clients, backends and other
+    /// cores, or written by weir) since a measurement was last due.
     pub fn weigh_if_due(&mut self, env: &mut Env) {
         let received = [
             Counter::ClientBytesReceived,
@@ -129,14 +129,15 @@ impl ClientStage {
 
 /// The memory of one client that may be closed because clients together hold too much.
 struct Held {
-    /// The client's tenant; None before it has logged in.
+    /// The client's tenant; None for a client that has yet to log in.
     tenant: Option<TenantId>,
     /// The bytes of memory that the client takes.
     bytes: usize,
     id: ClientId,
 }
 
-/// The clients of one tenant that may still be closed for memory. Ordered by the bytes that they hold.
+/// The clients of one tenant that may still be closed to free memory. Tenants are compared by the bytes that these
+/// clients hold together, so that a heap yields the tenant with the most.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct TenantHeld {
     /// The bytes of memory that those clients of the tenant which may still be closed take together.

@@ -116,33 +116,35 @@ use question::Questions;
 use registry::Clients;
 use turns::Turns;
 
-/// Maximum number of bytes of replies that usually may wait for one client (256 KiB); beyond it, no more of its
-/// requests are started until it reads.
+/// Maximum number of bytes of replies that usually may wait for one client (256 KiB). While more wait, none of its
+/// further requests are started.
 const REPLIES_BYTES_PAUSE: usize = 256 * 1024;
 /// Time without taking a byte of its replies after which more replies than usual may wait for a client. Such
 /// a client probably writes a whole pipeline before it reads a reply, as many client libraries do, and would
 /// otherwise never get to the end. A client that only reads slowly takes some bytes within that time.
 const UNREAD_PATIENCE: Duration = Duration::from_secs(1);
-/// Maximum number of requests in flight of a client for which more replies than usual may wait, because it takes
-/// none; its further requests wait.
+/// Maximum number of requests in flight of a client while more replies than usual wait for it, because it takes none;
+/// its further requests wait.
 const BACKLOG_PIPELINE_MAX: usize = 8;
 /// Number of requests of a client that may be in flight until it is known how large their replies are;
 /// further ones wait.
 const REQUESTS_AT_FIRST: usize = 64;
-/// Factor by which the maximum number of bytes of replies that may wait for a client that takes none grows each
-/// time that the client has taken none for a second, up to three quarters of its limit.
+/// Factor by which the maximum number of bytes of replies that may wait for a client grows each time that as many wait,
+/// once the client has taken none for a second. It grows to about three quarters of the number at which the client is
+/// closed.
 const BACKLOG_GROWTH: usize = 4;
 
 /// Maximum numbers of bytes of replies for one client above which no more of its requests are started.
 #[derive(Clone, Copy, Debug)]
 struct ReplyRoom {
-    /// Maximum number of bytes that usually may wait for the client, until it reads or until the earlier reply
-    /// comes that those bytes wait for.
+    /// Maximum number of bytes that usually may wait: for the client to read them, or for an earlier reply to come.
     usual: usize,
-    /// Maximum number of bytes that may wait for the client while it reads nothing and has more requests to send.
+    /// Maximum number of bytes that may wait for a client that reads nothing while it has more requests to send. The
+    /// client is allowed so many only in steps.
     unread: usize,
-    /// Maximum number of bytes that wait for the client, with those of the replies that are expected for its
-    /// requests in flight. The rest of its limit is for replies that are larger than expected.
+    /// Maximum number of bytes that wait for the client, together with those of the replies that are expected for its
+    /// requests in flight. The rest, up to the number at which the client is closed, is for replies that are larger
+    /// than expected.
     foreseen: usize,
 }
 
@@ -150,7 +152,7 @@ impl ReplyRoom {
     /// Limits that no client reaches: replies never keep requests from being started.
     const UNLIMITED: Self = Self { usual: usize::MAX, unread: usize::MAX, foreseen: usize::MAX };
 
-    /// Returns the limits for a client for which at most `bytes_max` bytes of replies may wait.
+    /// Returns the limits for a client that is closed if more than `bytes_max` bytes of replies wait for it.
     fn within(bytes_max: usize) -> Self {
         // Leaves room for one kept reply: the last request that is taken on may be answered at once with one.
         let room = bytes_max.saturating_sub(HOT_REPLY_BYTES_MAX);
@@ -187,12 +189,13 @@ pub struct ClientStage {
     /// Charged requests in flight whose replies no client awaits any more; they are charged their real price
     /// when the replies come.
     abandoned: Abandoned,
-    /// Charged requests that were answered before their stores replied.
+    /// Charged requests that were answered before their stores replied; the rest of their price is charged once the
+    /// stores have replied.
     late_prices: LatePrices,
-    /// Requests for the control executor (`INFO`, `CLIENT LIST` and the like), which a shard cannot answer by
-    /// itself.
+    /// Requests that a shard cannot answer by itself (`INFO`, `CLIENT LIST` and the like), for the control executor
+    /// (the thread that collects data of all shards).
     questions: Questions,
-    /// Clients whose next request waits until the map of the cluster is confirmed.
+    /// Clients whose next request waits until all primaries of the cluster have confirmed the map of its slots.
     map_confirmation: MapConfirmation,
     publications: Publications,
     filters: Box<Filters>,
@@ -216,21 +219,21 @@ pub struct ClientStage {
     /// requests is skipped.
     watch_http: bool,
     draining: bool,
-    /// True while a request is handled under another identity than its connection's, which `QOS CALL` sets for
-    /// one request.
+    /// True while a request is handled under another identity than its connection's: that of a `QOS CALL`, or the one
+    /// that the client had when the request, which was held since, arrived.
     has_own_terms: bool,
-    /// True if the request being handled has itself changed its client's identity (`AUTH`, `RESET`), so that
-    /// the identity of before must not be restored after `QOS CALL`.
+    /// True if the request being handled has itself changed its client's identity (`AUTH`, `RESET`), so that the
+    /// identity of before must not be restored after the request.
     is_identity_changed: bool,
     /// Clients that are sent a line for each request that they may see (`MONITOR`).
     monitors: Vec<Monitor>,
-    /// Connections to stores that clients had for themselves (private links) until they disconnected, which
-    /// are still to be given back.
+    /// Connections to stores that clients had for themselves (private links) until they disconnected, and that this
+    /// core has yet to take back, or close.
     left_links: Vec<PrivateId>,
-    /// Messages to cores about clients that take the invalidation messages of other clients, which wait to be
-    /// sent.
+    /// Messages to cores about clients that take the invalidation messages of other clients (`CLIENT TRACKING ...
+    /// REDIRECT`), which wait to be sent.
     redirects: VecDeque<(ShardId, RedirectMessage)>,
-    /// The Redis version of the backends (the lowest, if they differ), which `HELLO` shows to clients.
+    /// The Redis version of the backends (the lowest, if they differ), which `HELLO` and `LOLWUT` show to clients.
     store_version: StoreVersion,
 }
 
@@ -270,9 +273,9 @@ impl ClientStage {
         }
     }
 
-    /// Registers a new connection: gives it an id and, if the quotas have a tenant for clients that have not
-    /// logged in, a place among that tenant's connections. While the shard drains, the connection is closed
-    /// at once.
+    /// Registers a new connection, and returns its id. If the quotas have a tenant for clients that have not logged in,
+    /// and that tenant may have one more connection, the client gets it. While the shard drains (weir is about to end),
+    /// the connection is closed at once.
     pub fn open(&mut self, env: &mut Env, now: Now) -> ClientId {
         env.counters.add(Counter::ClientsOpened, 1);
         self.opened += 1;
@@ -311,8 +314,7 @@ impl ClientStage {
         self.clients.len()
     }
 
-    /// Returns the number of requests that were split into parts, and whose replies to the parts have not all
-    /// come.
+    /// Returns the number of requests that were split into parts and whose joined reply is not complete yet.
     pub fn gathers_open(&self) -> usize {
         self.gathers.len()
     }
@@ -333,16 +335,16 @@ impl ClientStage {
         self.outbox.in_flight()
     }
 
-    /// Sets the backends' version that `HELLO` reports to clients from now on.
+    /// Sets the backends' version that weir shows to clients from now on (`HELLO`, for instance).
     pub fn handle_store_version(&mut self, version: StoreVersion) {
         self.store_version = version;
     }
 
-    /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the
-    /// client must log in again. If the rights of a client in a transaction have changed, its `EXEC` is
-    /// refused. Returns the clients whose blocking commands, subscriptions, tracked keys or lines of requests
-    /// the new quotas may not permit, which the caller closes. `waits` says whether a blocking command waits
-    /// on a private link (unshared connection to a store).
+    /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the client counts
+    /// as one that has not logged in. If the rights of a client in a transaction have changed, its `EXEC` is refused.
+    /// Returns the clients whose rights have changed and that wait in a blocking command, are subscribed, have keys
+    /// tracked or have sent `MONITOR`; the caller closes them. `waits` says whether a blocking command waits on a
+    /// private link (unshared connection to a store).
     pub fn handle_quotas(
         &mut self,
         env: &Env,
@@ -389,18 +391,18 @@ impl ClientStage {
         to_close
     }
 
-    /// Starts to drain: every connection that is opened from now on is closed at once.
+    /// Starts to drain, as weir is about to end: every connection that is opened from now on is closed at once.
     pub fn refuse_newcomers(&mut self) {
         self.draining = true;
     }
 
-    /// True once weir drains, so that it accepts no more clients.
+    /// True once weir drains (is about to end), so that it accepts no more clients.
     pub fn is_draining(&self) -> bool {
         self.draining
     }
 
-    /// Gives a client another identity for one request (`QOS CALL`). Returns its own identity, for
-    /// [`Self::end_acting`].
+    /// Gives a client another identity for one request: that of a `QOS CALL`, or the one that it had when a held
+    /// request arrived. Returns its own identity, for [`Self::end_acting`].
     pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
         let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
         self.has_own_terms = own != *identity;
@@ -408,7 +410,8 @@ impl ClientStage {
         own
     }
 
-    /// True while a request is handled under another identity than its connection's (`QOS CALL`).
+    /// True while a request is handled under another identity than its connection's: that of a `QOS CALL`, or the one
+    /// that the client had when the request, which was held since, arrived.
     pub fn has_own_terms(&self) -> bool {
         self.has_own_terms
     }
@@ -424,16 +427,16 @@ impl ClientStage {
         }
     }
 
-    /// Replaces a client's identity for its later requests, also if a request in `QOS CALL` does so.
+    /// Replaces a client's identity for its later requests. A request that is itself handled under another identity (in
+    /// `QOS CALL`) can do so, too: [`Self::end_acting`] then does not restore the identity of before.
     pub fn change_identity(&mut self, id: ClientId, identity: Identity) {
         self.clients.at(id).identity = identity;
         self.is_identity_changed = true;
     }
 
-    /// Takes the next place in the order of a client's replies for a request that is sent in `parts` parts.
-    /// Returns the sequence number of that place. `join` says how their replies are merged and whether the
-    /// request writes; `charge` is the price taken for it (None if it has none), which is settled with the
-    /// merged reply.
+    /// Takes the next place in the order of a client's replies for a request that is sent in `parts` parts. Returns the
+    /// sequence number of that place. `join` says how their replies are merged and whether the request writes; `charge`
+    /// is the price taken for it (None if it has none), which is corrected to the real price with the merged reply.
     pub fn expect_parts(
         &mut self,
         id: ClientId,
@@ -447,9 +450,9 @@ impl ClientStage {
         client.expect_reply(Rewrite::Gather(index), charge)
     }
 
-    /// Queues a request of a client for the control executor. The client's later requests wait for the reply, so
-    /// that each client has at most one such request in flight. `charge` is the price taken for the request
-    /// (None if it has none), which is settled with the reply.
+    /// Queues a request of a client for the control executor (the thread that collects data of all shards). The
+    /// client's later requests wait for the reply, so that each client has at most one such request in flight. `charge`
+    /// is the price taken for the request (None if it has none), which is corrected to the real price with the reply.
     pub fn ask(&mut self, env: &Env, id: ClientId, charge: Option<Charge>, question: Question) {
         let client = self.clients.at(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
@@ -457,10 +460,11 @@ impl ClientStage {
         self.questions.ask(ReplyTo::new(env.settings.id, id, sequence), question);
     }
 
-    /// Queues a question that weir itself asks the control executor for the sake of a client's request, and
-    /// whose answer the client is not sent. The client's next reply, and its later requests, wait until the
-    /// answer has come. Returns the sequence number of the answer. `charge` is that of the request for whose
-    /// sake it is asked (None if it has none); it is settled with the answer unless it is taken before.
+    /// Queues a question that weir itself asks the control executor (the thread that collects data of all shards) for
+    /// the sake of a client's request, and whose answer the client is not sent. The client's next reply, and its later
+    /// requests, wait until the answer has come. Returns the sequence number of the answer. `charge` is the price taken
+    /// for the client's request (None if it has none); it is corrected to the real price with the answer unless it is
+    /// taken before ([`Self::take_charge`]).
     pub fn ask_unheard(
         &mut self,
         env: &Env,
@@ -475,8 +479,9 @@ impl ClientStage {
         sequence
     }
 
-    /// Queues a question for the control executor that a client's `EXEC` waits for. Keeps the transaction, and
-    /// the charge of that `EXEC` (None if it has none), until the answer has come ([`Self::take_charge`]).
+    /// Queues a question for the control executor (the thread that collects data of all shards) that a client's `EXEC`
+    /// waits for. Keeps the transaction, and the price taken for that `EXEC` (`charge`, None if it has none), until the
+    /// answer has come ([`Self::take_charge`]).
     pub fn ask_before_exec(
         &mut self,
         env: &Env,
@@ -499,8 +504,8 @@ impl ClientStage {
         discarded.is_some()
     }
 
-    /// Records that a client's transaction is not carried out, so that its queued requests are charged for their
-    /// bytes ([`Self::take_unpaid`]). Up to 1 KiB is free.
+    /// Records that a client's transaction is not carried out, so that its queued requests are charged for their bytes
+    /// ([`Self::take_unpaid`]). If they have at most 1 KiB together, they cost nothing.
     pub fn note_discarded(&mut self, id: ClientId, transaction: &Transaction) {
         let bytes = transaction.priced_bytes();
         let payer = self.clients.get(id).and_then(|client| client.payer());
@@ -522,21 +527,22 @@ impl ClientStage {
         std::mem::take(&mut self.unpaid)
     }
 
-    /// Takes a reply of the control executor that a client's `EXEC` waits for. Returns false, and does not take
-    /// it, if `to` is the address of another reply.
+    /// Takes a reply of the control executor (the thread that collects data of all shards) that a client's `EXEC` waits
+    /// for. Returns false, and does not take it, if `to` is the address of another reply.
     pub fn handle_answer_before_exec(&mut self, to: ReplyTo, reply: &[u8]) -> bool {
         let client = self.clients.get(to.client_id());
         let transaction = client.and_then(|client| client.transaction.as_mut());
         transaction.is_some_and(|transaction| transaction.handle_answer(to.sequence, reply))
     }
 
-    /// Removes and returns the charge of a client's request that is not answered yet; None if it has none.
+    /// Removes and returns the charge (the price that was taken) of a client's request that is not answered yet. None
+    /// if it has none, or if the client has disconnected.
     pub fn take_charge(&mut self, to: ReplyTo) -> Option<Charge> {
         self.clients.get(to.client_id())?.order.take_charge(to.sequence)
     }
 
-    /// Removes and returns the next request for the control executor; None if there is none, or if 64 of this
-    /// shard's are unanswered.
+    /// Removes and returns the next request for the control executor (the thread that collects data of all shards).
+    /// None if there is none, or if 64 of this shard's are unanswered.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         self.questions.poll()
     }
@@ -546,8 +552,8 @@ impl ClientStage {
         self.questions.handle_answer();
     }
 
-    /// Frees unused memory of clients that have sent nothing since `idle_since`. True if some clients were
-    /// active since, so that a later call can free more.
+    /// Frees unused memory of clients that have been idle since `idle_since`: no bytes came from them, and no send to
+    /// them was completed. True if other clients were active since, so that a later call can free more.
     pub fn tidy(&mut self, idle_since: Timestamp) -> bool {
         self.gathers.tidy();
         self.abandoned.tidy();

@@ -25,12 +25,13 @@ pub(super) struct Monitor {
     id: ClientId,
     /// The monitor's place on the board of monitors, where all shards see which monitors there are.
     place: MonitorPlace,
-    /// The monitor's entry on the board of monitors (see `place`): which requests it may see, and whether
+    /// The monitor's entry on the board of monitors, which all shards read: which requests it may see, and whether
     /// lines can be sent to it now.
     entry: (Sight, Reading),
     reading: Reading,
-    /// The number of lines that this shard has left out because too many bytes waited for the monitor, and that
-    /// the monitor has not been told of. Lines left out by other shards are counted on the board of monitors.
+    /// The number of lines that this shard has left out, and that the monitor has not been told of: too many bytes
+    /// waited for the monitor, or this shard had sent its monitors too many bytes. Lines left out by other shards are
+    /// counted on the board of monitors.
     left_out: u64,
     /// Number of bytes of lines that were sent to the monitor and that its tenant has not been charged for.
     uncharged: usize,
@@ -46,16 +47,17 @@ fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
     Some(Sight::Tenant(Sender { tenant, version: quotas.version() }))
 }
 
-/// Returns the most bytes of lines that may wait for a monitor (client that has sent `MONITOR`): few enough
-/// that its own requests can still be started.
+/// Returns the number of bytes that may wait to be sent to a monitor (client that has sent `MONITOR`); a line beyond it
+/// is left out. At most half of the number at which a client is closed, so that replies have room too.
 fn waiting_bytes_max(env: &Env) -> usize {
     MONITOR_OUTPUT_BYTES_MAX.min(env.settings.output_bytes_max / 2)
 }
 
 impl ClientStage {
-    /// Answers `MONITOR`: from now on the client is sent a line for each request that it may see (none before it
-    /// has logged in). A client that is a monitor already stays one. The answer is an error if all places for
-    /// monitors are taken (`--monitors`), and within a transaction.
+    /// Answers `MONITOR`: from now on the client is sent a line for each request that it may see. A client without a
+    /// tenant is sent none, and a monitor stays one. The answer is an error within a transaction, if all places for
+    /// monitors are taken (`--monitors`), or if monitors of the client's tenant, which is no administrator's, have
+    /// their quarter of them.
     pub fn begin_monitoring(&mut self, env: &mut Env, id: ClientId) {
         let answer = self.try_monitoring(env, id);
         self.answer_now(env, id, |out, _| match &answer {
@@ -103,8 +105,9 @@ impl ClientStage {
         self.monitors.len()
     }
 
-    /// Sends a line to the monitors of this shard that may see requests of `sender` and have room for it.
-    /// Returns the number of bytes sent. With None instead of a line, counts a line as left out for them.
+    /// Sends a line, which shows a request of `sender`, to the monitors (clients that have sent `MONITOR`) of this
+    /// shard that may see it, and counts it as left out for those of them for which too many bytes wait. Returns the
+    /// number of bytes sent. With None instead of a line, counts one as left out for all of them.
     pub fn show(&mut self, env: &mut Env, sender: Sender, line: Option<&[u8]>) -> usize {
         let bytes_max = waiting_bytes_max(env);
         let mut sent = 0;

@@ -19,8 +19,8 @@ use crate::values::limits::MOVED_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, Database};
 
-/// The state of a client that goes along when it moves to another weir process. Everything else of the client
-/// is empty when it moves.
+/// The state of a client that goes along when it moves to another weir process. Everything else of the client is empty
+/// when it moves, or begins anew in the other process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// True if the client speaks HTTP. Such a client identifies itself with each request, so its identity is
@@ -40,8 +40,8 @@ pub struct Session {
     #[serde(default)]
     replies: Replies,
     logins_failed: u8,
-    /// The pauses (`CLIENT PAUSE`) that the client has ordered and may end, by their tenants; None for that of all
-    /// clients.
+    /// The pauses (`CLIENT PAUSE`) that the client has ordered and may end: for each the tenant whose clients wait,
+    /// None for the pause of all clients.
     orders_pauses: Vec<Option<String>>,
     /// True if `held` begins with a blocking command in which the client waits.
     #[serde(default)]
@@ -51,8 +51,8 @@ pub struct Session {
     /// The time left, in milliseconds, until the reply to the blocking command is useless; None for no
     /// deadline.
     wait_deadline_ms: Option<u64>,
-    /// The bytes received of the client's next request. A blocking command that still waits comes first, with
-    /// the rest of its timeout.
+    /// The bytes received of requests that have not been carried out; the last may be incomplete. A blocking command
+    /// that still waits comes first, with the rest of its timeout.
     #[serde(skip)]
     pub held: Vec<u8>,
 }
@@ -60,18 +60,19 @@ pub struct Session {
 /// Answer to the question whether a client can move to another process now, with the reason if it cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// The client can move to the successor process: no request of it is in flight. A request that a `CLIENT PAUSE`
-    /// holds back goes along.
+    /// The client can move to the successor process: no request of it is in flight. A blocking command that was ended
+    /// at its store for the move, and requests that a `CLIENT PAUSE` holds back, go along.
     Ready,
-    /// The client waits for replies, has sent requests that are not handled yet, or is leaving. Weir reads no
-    /// more requests from it meanwhile, since otherwise it might never be without requests.
+    /// The client waits for replies, has sent requests that are not handled yet, or is leaving, or a store may still
+    /// carry out a request that weir has answered. Weir reads no more requests from it meanwhile, since otherwise it
+    /// might never be without requests.
     Owed,
-    /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn from its
-    /// store, and no bytes of the client come in meanwhile.
+    /// The client waits in a blocking command, which may never end. It can move once the command is withdrawn (ended at
+    /// its store without a reply to the client); weir reads nothing from it meanwhile.
     Waits,
-    /// The client waits in a blocking command and cannot move, because the command cannot be withdrawn from
-    /// its store, or the client has other ties (watched keys, subscriptions, tracked keys) to stores. Weir
-    /// continues to read from it, so that its end is noticed.
+    /// The client waits in a blocking command and cannot move, because the command cannot be withdrawn (ended without a
+    /// reply to the client) from its store, or because of other state, such as watched keys, subscriptions or a later
+    /// long request. Weir continues to read from it, so that its end is noticed.
     Stays,
     /// The client cannot move before it has sent more: the rest of a large request, or a command that ends its
     /// transaction, its ties (watched or tracked keys, subscriptions) to stores, or its `MONITOR`.

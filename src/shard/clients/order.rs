@@ -36,7 +36,7 @@ pub enum Rewrite {
 /// each reply: 5 stands for a thirty-second.
 const FADE_BITS: u32 = 5;
 
-/// Setting of `CLIENT REPLY`: the requests of a client, of those that come next, that get replies.
+/// Setting of `CLIENT REPLY`: whether a client's next requests get replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Replies {
     /// All requests get replies, as without `CLIENT REPLY`.
@@ -49,7 +49,8 @@ pub enum Replies {
     None,
 }
 
-/// State of a client that has switched replies off (`CLIENT REPLY`): which replies to come are dropped.
+/// Record of the replies to come that a client is not sent: those that it has switched off (`CLIENT REPLY`), and those
+/// to questions that weir asks for the sake of its requests.
 #[derive(Debug, Default)]
 struct Silence {
     replies: Replies,
@@ -102,19 +103,19 @@ enum Entry {
 #[derive(Debug, Default)]
 pub struct Order {
     entries: VecDeque<Entry>,
-    /// The bytes of replies that wait for earlier replies, and of partial replies that wait for the other
-    /// parts.
+    /// The bytes of replies that wait for earlier replies, and of replies to parts of split requests that wait for the
+    /// other parts, with the tables of those requests.
     pub stored_bytes: usize,
     /// The bytes of the last parts of replies that are being joined over several turns (passes of the shard's
     /// loop). They count as memory of the client, and not as replies that wait for it: a joined reply that
     /// turns out too long becomes an error.
     pub joining_bytes: usize,
-    /// The size in bytes that a reply to a request in flight is expected to have at most: that of the largest
-    /// reply, which counts less with each smaller one after it.
+    /// The size in bytes that replies to requests in flight are expected to have at most: the largest so far, which
+    /// decays by a thirty-second with each reply, or an assumed size when requests follow a pause.
     expected_bytes: usize,
     first_sequence: u32,
-    /// Record of the replies that are dropped (`CLIENT REPLY`); `None` for a client that has never switched
-    /// replies off.
+    /// Record of the replies that the client is not sent (`CLIENT REPLY`, or answers that only weir needs); `None` if
+    /// it is certainly sent all.
     silence: Option<Box<Silence>>,
     /// The replies that may be sent now, as no earlier reply is missing.
     pub output: Output,
@@ -126,8 +127,9 @@ impl Order {
         self.entries.len()
     }
 
-    /// Raises the expected size of replies to `first` bytes if no reply has come yet, else to a quarter of
-    /// that, unless it is larger already: nothing is known of the requests that follow a pause.
+    /// Raises the expected size of replies, unless it is larger already, to `first` bytes if no reply has come yet,
+    /// else to a quarter of that. Called when no request is in flight: nothing is known of the requests that follow a
+    /// pause.
     pub fn expect_at_least(&mut self, first: usize) {
         let least = if self.expected_bytes == 0 { first } else { first / 4 };
         self.expected_bytes = self.expected_bytes.max(least);
@@ -174,9 +176,9 @@ impl Order {
         sequence
     }
 
-    /// Takes the next place in the order of replies for a reply that is dropped when it comes, whatever
-    /// `CLIENT REPLY` says: replies to later requests wait for it. Returns its sequence number. `charge` is
-    /// the estimated price that was taken for the request that causes it, if any.
+    /// Takes the next place in the order of replies for a reply that is dropped when it comes, whatever `CLIENT REPLY`
+    /// says: replies to later requests wait for it. Returns its sequence number. `charge` is the estimated price that
+    /// was taken for the client's request for whose sake weir needs the reply, if any.
     pub fn expect_dropped(&mut self, charge: Option<Charge>) -> u32 {
         let (_, sequence) = self.sequences();
         self.silence.get_or_insert_default().dropped.push_back(sequence);
@@ -239,7 +241,8 @@ impl Order {
         }
     }
 
-    /// Keeps the reply to the request at this place (`offset`) of the order until those to all earlier ones have come.
+    /// Keeps the reply to the request at this place (`offset`) of the order until the replies to all earlier ones have
+    /// come.
     fn store(&mut self, offset: usize, message: Message<'_>, pool: &mut BufferPool) {
         self.stored_bytes += message.bytes().len();
         self.entries[offset] = Entry::Ready(Stored::new(message, pool));
@@ -301,15 +304,16 @@ impl Order {
         self.silence.as_ref().map_or(Replies::All, |silence| silence.replies)
     }
 
-    /// Makes sure that the reply to the next request is sent even if replies are switched off, because it
-    /// consists of messages.
+    /// Makes sure that the reply to the next request is sent even if replies are switched off (`CLIENT REPLY`), because
+    /// it consists of messages: acknowledgements of subscriptions.
     pub fn send_next(&mut self) {
         if let Some(silence) = &mut self.silence {
             silence.is_next_sent = silence.replies != Replies::All;
         }
     }
 
-    /// True if replies were switched off, so that a request may have been answered without any bytes to send.
+    /// True if replies may have been dropped (`CLIENT REPLY`, for instance), so that a request may have been answered
+    /// without any bytes to send.
     pub fn has_silence(&self) -> bool {
         self.silence.is_some()
     }
@@ -326,8 +330,8 @@ impl Order {
         self.output.len() + self.stored_bytes
     }
 
-    /// Iterates over the indices of requests in parts (gathers) some of whose replies are missing, so that
-    /// they can be dropped when the client leaves.
+    /// Iterates over the indices of unanswered requests that were split into parts (in the table of gathers, where the
+    /// replies to the parts are collected), so that they can be dropped when the client leaves.
     pub fn open_gathers(&self) -> impl Iterator<Item = u32> {
         self.entries.iter().filter_map(|entry| match entry {
             Entry::Waiting(Rewrite::Gather(index), _) => Some(*index),

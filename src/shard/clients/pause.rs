@@ -15,8 +15,8 @@ use crate::values::limits::CLIENT_PAUSE_MS_MAX;
 /// them on to its replicas (`PFCOUNT` when it stores the count beside the key).
 const PASSED_ON: [&str; 3] = ["pfcount", "publish", "spublish"];
 
-/// True if `CLIENT PAUSE ... WRITE` holds a request back. A script counts as writing unless it declares otherwise, and a
-/// function (`FCALL`) always does, because only the store has its flags.
+/// True if `CLIENT PAUSE ... WRITE` holds a request back. A script counts as writing unless it declares otherwise, and
+/// a function (`FCALL`) always does, because only the store has its flags.
 pub fn is_held_as_write(command: &Command, arguments: &Arguments<'_>, scripts: &ScriptBoard) -> bool {
     if command.class == Class::Script {
         let is_declared = match command.name {

@@ -35,7 +35,8 @@ impl ClientStage {
     }
 
     /// Lets the next request of a client pass whatever pauses (`CLIENT PAUSE`) are in force, until
-    /// [`Self::apply_pauses_to`] is called for the client again.
+    /// [`Self::apply_pauses_to`] is called for the client again: a blocking command that began in another process goes
+    /// on here.
     pub fn exempt_from_pauses(&mut self, id: ClientId) {
         if let Some(client) = self.clients.get(id) {
             (client.paused, client.waits_by_order) = (Paused::Nothing, false);

@@ -17,7 +17,7 @@ use crate::values::{ClientId, Timestamp};
 /// subscriptions that it waits for.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
-/// A client whose message (`PUBLISH`) waits for earlier subscriptions, and the condition that ends the wait.
+/// A client whose message (`PUBLISH`) waits because of earlier subscriptions, and the condition that ends the wait.
 #[derive(Clone, Copy, Debug)]
 struct Waiting<Condition> {
     client: ClientId,
@@ -30,7 +30,7 @@ struct Waiting<Condition> {
 /// The clients whose message (`PUBLISH`) waits for subscriptions that came before it.
 #[derive(Debug, Default)]
 pub struct Publications {
-    /// The clients whose message waits until the other cores have handled all bytes that arrived by a time.
+    /// The clients whose message waits until the other cores have handled all bytes that arrived before it.
     for_cores: Vec<Waiting<Timestamp>>,
     /// The clients whose message waits until stores have acknowledged certain subscriptions to its channel or to
     /// patterns.
@@ -39,8 +39,9 @@ pub struct Publications {
 }
 
 impl Publications {
-    /// Removes and returns the clients whose message (`PUBLISH`) need not wait any longer, or has waited for as
-    /// long as it may. Acknowledgements are looked for once per millisecond, as many clients may wait.
+    /// Removes and returns the clients whose message (`PUBLISH`) need not wait any longer for other cores, or for
+    /// stores, or has waited for as long as it may. A message that waited for other cores may then still have to wait
+    /// for stores. Acknowledgements are looked for once per millisecond, as many clients may wait.
     pub fn take_ready(&mut self, env: &Env, now: Timestamp) -> Vec<ClientId> {
         let is_ready = |waiting: &mut Waiting<Timestamp>| {
             now >= waiting.until || env.others_have_handled(waiting.condition)

@@ -68,38 +68,40 @@ pub enum Question {
         /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
-    /// The command `QOS TENANTS`, which shows how much of their quotas tenants have used.
+    /// The command `QOS TENANTS`, which shows the request units that tenants have asked for and got, and which quotas
+    /// would suit them.
     Tenants {
         /// Name of the tenant whose client sent the command, which decides what the reply shows; empty before the
         /// client has logged in.
         asker: String,
-        /// Name after which the list of tenants starts, exclusive, in the order of names.
+        /// Only tenants whose names come after this one are listed; all if it is empty.
         after: String,
         /// The RESP version that the client speaks, in which the reply is written.
         protocol: Protocol,
     },
 }
 
-/// Questions of one shard's clients for the control executor, the oldest first. At most 64 are with it at a
-/// time; the others wait here.
+/// Questions of one shard's clients for the control executor (the thread that collects data of all shards), the oldest
+/// first. At most 64 are with it at a time; the others wait here.
 #[derive(Debug, Default)]
 pub struct Questions {
-    /// Requests that wait for the control executor, with the address of their reply. A client has at most
-    /// one: its later requests wait for the reply.
+    /// Requests that wait for the control executor (the thread that collects data of all shards), with the address of
+    /// their reply. A client has at most one: its later requests wait for the reply.
     waiting: VecDeque<(ReplyTo, Question)>,
-    /// Number of clients' requests (such as `QOS LIMITS`) that were passed to the control executor, which has
-    /// not answered them yet; at most 64.
+    /// Number of clients' requests (such as `QOS LIMITS`) that were passed to the control executor (the thread that
+    /// collects data of all shards), which has not answered them yet; at most 64.
     in_flight: usize,
 }
 
 impl Questions {
-    /// Queues a request for the control executor; `to` is the address of the reply.
+    /// Queues a request for the control executor (the thread that collects data of all shards); `to` is the address of
+    /// the reply.
     pub fn ask(&mut self, to: ReplyTo, question: Question) {
         self.waiting.push_back((to, question));
     }
 
-    /// Removes and returns the next request for the control executor; None if there is none, or if 64
-    /// requests of this shard are unanswered.
+    /// Removes and returns the next request for the control executor (the thread that collects data of all shards);
+    /// None if there is none, or if 64 requests of this shard are unanswered.
     pub fn poll(&mut self) -> Option<(ReplyTo, Question)> {
         if self.in_flight >= QUESTIONS_UNDER_WAY_MAX {
             return None;

@@ -37,8 +37,8 @@ impl Clients {
         ClientId { index, generation: place.generation }
     }
 
-    /// Removes a client from the table and gives its buffers back to the pool. None if the client is gone
-    /// already.
+    /// Removes a client from the table and returns it; the buffers of its replies go back to the pool. None if the
+    /// client is gone already.
     pub fn close(&mut self, id: ClientId, pool: &mut BufferPool) -> Option<Box<Client>> {
         let place = &mut self.places[id.index as usize];
         if place.generation != id.generation {

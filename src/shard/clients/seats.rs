@@ -10,9 +10,10 @@ use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
 impl ClientStage {
-    /// Gives a client its first identity, and counts the client as a connection (seat) of a tenant: of the
-    /// one that its certificate names, else of the tenant for clients that have not logged in. If there is no
-    /// such tenant, or the tenant may have no more connections, the client has to log in.
+    /// Gives a client the identity that it has without a password (when it connects, or after `RESET`), and counts it
+    /// as a connection (seat) of a tenant: of the one that its certificate names, else of the tenant for clients that
+    /// have not logged in. If there is no such tenant, or the tenant may have no more connections, the client has to
+    /// log in.
     pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
         let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
         let stranger = match certified {
@@ -93,8 +94,8 @@ impl ClientStage {
         self.watch_strangers |= to.is_none();
     }
 
-    /// Closes the client that has been connected for longest without logging in, so that another can connect.
-    /// False if all clients have logged in.
+    /// Closes the client that has been without a tenant, as it has not logged in, for longest, so that another can
+    /// connect. False if all clients have a tenant.
     pub fn make_room(&mut self, env: &mut Env) -> bool {
         let longest = self
             .clients
@@ -115,7 +116,8 @@ impl ClientStage {
         self.watch_strangers
     }
 
-    /// Closes clients that have not logged in within the login timeout.
+    /// Closes clients that have had no tenant, as they have not logged in, for as long as the login timeout. The quotas
+    /// may have a tenant for clients that have not logged in; its clients stay.
     pub fn close_strangers(&mut self, env: &mut Env, now: Now) {
         let Some(timeout) = env.settings.clients.login_timeout.filter(|_| self.watch_strangers) else {
             return;
@@ -135,9 +137,9 @@ impl ClientStage {
     }
 }
 
-/// Returns the most connections that a tenant may have: the quotas' limit, else the usual share of all
-/// connections. A sole tenant without a limit may have any number, as there is no other tenant to leave
-/// connections to.
+/// Returns the most connections that a tenant may have: the limit in the quotas, else the one that settings give for
+/// tenants without such a limit. A sole tenant without a limit may have any number, as there is no other tenant to
+/// leave connections to.
 fn seats_max(env: &Env, tenant: TenantId) -> u32 {
     let usual = if env.quotas.len() == 1 { u32::MAX } else { env.settings.clients.seats.usual_max() };
     env.quotas.tenant(tenant).clients_max.unwrap_or(usual)

@@ -34,8 +34,8 @@ pub const CHANNELS_MAX: usize = 16_384;
 /// Maximum number of bytes (1 MiB) of the names of all channels and patterns of one client together; a command
 /// beyond it is refused as a whole.
 pub const CHANNEL_BYTES_MAX: usize = 1 << 20;
-/// Bytes of memory that a client's subscription takes in the lists of its core and of the home core (the one
-/// that subscribes for all clients), if weir has one subscription for all its clients.
+/// Bytes of memory, besides the name, that a client's subscription takes in the lists of its core and of the home core
+/// (the one that subscribes for all clients), if weir has one subscription for all its clients.
 const SHARED_SUBSCRIPTION_BYTES: usize = 96;
 
 /// The stores that send the messages of a channel or pattern.
@@ -46,7 +46,8 @@ pub enum Origin {
     /// Each store has messages of its own: a pattern matches channels of all of them, and each publishes the
     /// events of its own keys.
     AllStores,
-    /// The channel's or pattern's home core has the subscription, for all clients of this process together.
+    /// One core of this process (the home core of the channel or pattern) has the subscription, for all clients of the
+    /// process together.
     Shared,
     /// Weir itself sends the messages of the channel or pattern: no store is sent the subscription.
     Weir,
@@ -76,8 +77,8 @@ pub struct Named<'a> {
     pub name: &'a [u8],
     /// The stores that the messages of the channel or pattern come from.
     pub origin: Origin,
-    /// The share that a pattern takes of the limit on patterns that stores compare with messages; None if
-    /// stores compare nothing.
+    /// The share that a pattern takes of the limit on patterns that stores compare with messages. None for a channel,
+    /// and for a pattern for which the client has no subscription of its own at stores.
     pub filter: Option<Filter>,
 }
 
@@ -86,8 +87,9 @@ pub struct Named<'a> {
 struct Held {
     /// The stores that the messages of the channel or pattern come from.
     origin: Origin,
-    /// The share that a pattern takes of the limit on patterns that stores compare with messages, held for as
-    /// long as the subscription; None if stores compare nothing.
+    /// The share that a pattern takes of the limit on patterns that stores compare with messages, held for as long as
+    /// the subscription. None for a channel, and for a pattern for which the client has no subscription of its own at
+    /// stores.
     _filter: Option<Filter>,
 }
 
@@ -96,8 +98,8 @@ struct Held {
 struct Feed {
     link: PrivateId,
     backend: BackendId,
-    /// True if the channels and patterns that are subscribed to at each store ([`Origin::AllStores`]) are
-    /// subscribed to over this link (unshared connection to a store).
+    /// True if this link (unshared connection to a store) has those of the client's subscriptions that are made at
+    /// every store ([`Origin::AllStores`]).
     has_all: bool,
     /// The requests sent over this link (unshared connection to a store) that the store has not acknowledged,
     /// in order.
@@ -128,12 +130,13 @@ enum Purpose {
     /// The subscriptions have to be made at another store without the client noticing: a cluster has moved
     /// sharded channels to another node, or has a new node for channels and patterns of all stores.
     Follows,
-    /// The subscriptions at this store have to be ended again without the client noticing: a command has
-    /// failed at another store, or the store no longer counts among all stores.
+    /// The subscriptions at this store have to be ended again without the client noticing: their command was refused,
+    /// or the store no longer counts among all stores.
     Undoes,
 }
 
-/// A (P|S)(UN)SUBSCRIBE command that not all stores to which it was sent have acknowledged.
+/// A (P|S)(UN)SUBSCRIBE command that not all stores, and home cores (which subscribe on behalf of all clients), have
+/// acknowledged.
 #[derive(Debug)]
 struct Pending {
     sequence: u32,
@@ -151,8 +154,8 @@ struct Pending {
     /// reply; None if there is none.
     refusal: Option<Vec<u8>>,
     /// The command's entry among the subscriptions that stores have not acknowledged; while it exists, messages
-    /// (`PUBLISH`) of the tenant's clients to the command's channels wait. None if the command ends
-    /// subscriptions.
+    /// (`PUBLISH`) of the tenant's clients to the command's channels wait. None if the command ends subscriptions, or
+    /// is about sharded channels.
     _opening: Option<Opening>,
 }
 
@@ -191,7 +194,7 @@ pub enum FeedLoss {
     /// it subscribes; if it ends subscriptions, they ended with the link. The caller ends the command if no
     /// other store has yet to acknowledge it.
     Answered,
-    /// The client may miss messages of channels that it is subscribed to.
+    /// The client may miss messages of channels that it is subscribed to, so the caller closes it.
     Missed,
 }
 
@@ -220,17 +223,19 @@ pub enum Delivered {
     /// An acknowledgement that needs nothing to be done: the client's command waits for further
     /// acknowledgements, or no command waits for this one.
     Noted,
-    /// The last acknowledgement of a client's command.
+    /// The last acknowledgement of a client's command, or a refusal in its place.
     Acknowledged {
         /// Destination of the reply to the command.
         reply_to: ReplyTo,
-        /// The reply to the client's command about subscriptions: all acknowledgements, and the messages that
-        /// came since the command was sent; or the error of a store.
+        /// The reply to the client's command about subscriptions: all acknowledgements or, if it is refused, the first
+        /// error of a store or home core (the one that subscribes for all clients); then the messages that came since
+        /// the command was sent.
         reply: Vec<u8>,
-        /// Requests that end subscriptions of the command at other stores, because one store has refused it.
+        /// Requests that end the subscriptions of the command, because a store or home core has refused one of them;
+        /// else empty.
         undo: Vec<FeedRequest>,
-        /// Subscriptions that weir has on behalf of all its clients, and that this client has to leave
-        /// because another subscription of the command was refused.
+        /// Subscriptions of the command that weir has on behalf of all its clients, and that this client has to leave
+        /// because the command was refused.
         leave: Vec<(Subscription, Box<[u8]>)>,
         /// True if the client has no subscriptions any more.
         is_over: bool,
@@ -240,7 +245,7 @@ pub enum Delivered {
     Moved(Moved),
     /// The store has refused to continue the subscription, so that the client may miss messages.
     Revoked,
-    /// The client has disconnected, or has no such link (unshared connection to a store).
+    /// The client has disconnected, or no longer has the subscription that the message is about.
     Nobody,
 }
 
@@ -396,9 +401,9 @@ impl Subscriptions {
         Some(origin)
     }
 
-    /// Begins to wait for the acknowledgements of a change, and returns the requests to send. Until the
-    /// acknowledgements have come, `opening` keeps the change among the subscriptions that stores have not
-    /// acknowledged. `sequence` is the number of the client's command.
+    /// Begins to wait for the acknowledgements of a change, and returns the requests to send. `opening`, which is kept
+    /// until the acknowledgements have come, makes later messages (`PUBLISH`) of the tenant to the change's channels
+    /// wait. `sequence` is the number of the client's command.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
         let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
@@ -463,8 +468,10 @@ impl Subscriptions {
         (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
     }
 
-    /// Makes a node's refusal (`moved.error`) the reply to the client's command about subscriptions, unless
-    /// another node has refused it before. False if the command does not wait for that node.
+    /// Handles a store's final refusal of a request: the client's command about subscriptions waits for one request
+    /// less, and the error (`moved.error`) becomes its reply unless another error came first. False if the request was
+    /// not sent for a command that waits (it subscribes anew to channels that have moved, for instance); nothing
+    /// changes then.
     pub fn refuse(&mut self, moved: Moved) -> bool {
         if moved.purpose == Purpose::Command
             && let Some(pending) = &mut self.pending
@@ -476,10 +483,10 @@ impl Subscriptions {
         false
     }
 
-    /// Writes requests for the channels and patterns that are to be subscribed to at all stores, which are
-    /// `stores` now: they subscribe at stores that are new in `stores`, and unsubscribe at stores that are no
-    /// longer in it. Counts them as sent: the caller sends them. Links to new stores must have been added
-    /// with [`Self::add_feed`].
+    /// Adapts the subscriptions that are made at all stores to the stores that there are now (`stores`). Returns the
+    /// requests, which count as sent: the caller sends them. They subscribe at stores that are new in `stores`, and
+    /// unsubscribe at stores that are no longer in it. Links to new stores must have been added with
+    /// [`Self::add_feed`].
     pub fn spread(&mut self, stores: &[BackendId]) -> Vec<FeedRequest> {
         let mut requests = Vec::new();
         for feed in &mut self.feeds {
@@ -587,7 +594,7 @@ impl Subscriptions {
         })
     }
 
-    /// Returns the messages that are kept until the client's command (such as `SUBSCRIBE`) is acknowledged;
+    /// Returns the messages that are kept until the client's subscribing command (such as `SUBSCRIBE`) is acknowledged;
     /// None if no such command is in flight.
     pub fn held_messages(&mut self) -> Option<&mut Vec<u8>> {
         self.pending.as_mut()?.messages.as_mut()
@@ -610,8 +617,8 @@ impl Subscriptions {
         }
     }
 
-    /// Ends the client's command about subscriptions if all stores and home cores (those that subscribe for
-    /// all clients) have answered; None if not.
+    /// Ends the client's command about subscriptions if all stores and home cores (those that subscribe for all
+    /// clients) have answered; None if not, or if there is no such command.
     fn complete(&mut self) -> Option<Completed> {
         let pending = self.pending.take_if(|pending| pending.requests == 0)?;
         let Some(mut reply) = pending.refusal else {
@@ -685,8 +692,9 @@ enum Heard {
 
 impl ClientStage {
     /// Takes a store's message over a client's link (unshared connection to a store) with subscriptions: an
-    /// acknowledgement, or a message that was published, which is put into the client's output, or kept until
-    /// the client's `SUBSCRIBE` is acknowledged. Closes a client that has too many bytes of messages kept so.
+    /// acknowledgement or refusal, or a message that was published, which is put into the client's output, or kept
+    /// until the client's `SUBSCRIBE` is acknowledged. Closes a client for which too many bytes are kept or wait to be
+    /// sent.
     pub fn deliver_message(
         &mut self,
         env: &mut Env,
@@ -738,9 +746,10 @@ impl ClientStage {
         }
     }
 
-    /// Ends the command about subscriptions that a client waits for, if all stores and home cores (those that
-    /// subscribe for all clients) have replied. Returns the reply for the client and, if the command is
-    /// refused, the requests to stores that undo its subscriptions.
+    /// Ends the command about subscriptions (such as `SUBSCRIBE`) that a client waits for, once all stores and home
+    /// cores (those that subscribe for all clients) have replied; before, returns [`Delivered::Noted`]. Returns the
+    /// reply for the client and, if the command is refused, what ends its other subscriptions: requests to stores, and
+    /// the channels to leave at home cores. [`Delivered::Nobody`] if the client has no subscriptions.
     pub fn end_subscription_command(&mut self, env: &Env, id: ClientId) -> Delivered {
         let client = self.clients.get(id);
         let ties = client.and_then(|client| client.ties.as_mut());

@@ -8,13 +8,13 @@ use crate::shard::request::PrivateId;
 use crate::shard::subscription_board::Opening;
 use crate::values::{Action, BackendId, ClientId, Owner, Timestamp};
 
-/// The connections of a client's own to stores, and the state for which it has them. A client has at most one
-/// link for requests, and one per store for subscriptions, one over which keys are tracked, and one for the
+/// The connections of a client's own to stores (links), and the state for which it has them. A client has at most one
+/// link for requests and, per store, one for subscriptions, one over which keys are tracked, and one for the
 /// invalidation messages of other clients.
 #[derive(Debug, Default)]
 pub struct Ties {
-    /// The link (unshared connection to a store) for the client's blocking command, or for all requests while it
-    /// watches keys; None if it has none.
+    /// The link (unshared connection to a store) for the client's blocking command or, while the client watches keys,
+    /// for its requests to their store; None if it has none.
     pub link: Option<PrivateId>,
     /// The client's watch of keys (`WATCH`); None if it watches none.
     pub watch: Option<Watch>,
@@ -23,9 +23,10 @@ pub struct Ties {
     /// The entry, on the board of unacknowledged subscriptions, for requests that the client has sent behind an
     /// unacknowledged command about subscriptions and that are not decoded yet. None if there are no such requests.
     pub unread: Option<Opening>,
-    /// The keys that stores track for the client; None if there are none.
+    /// The state of `CLIENT TRACKING`, for which stores track keys for the client; None if they track none.
     pub tracking: Option<Box<KeyTracking>>,
-    /// The client's blocking command, once it was ended at its store so that the client can move; None before.
+    /// The client's blocking command, once it was ended at its store without a reply, so that the client can move to
+    /// another process or be closed; None before.
     pub withdrawn: Option<Box<Withdrawn>>,
     /// The links (unshared connections to stores) on which the client takes the invalidation messages of
     /// others; None if it takes none.
@@ -48,8 +49,9 @@ impl Ties {
     }
 }
 
-/// A blocking command that was ended at its store before it popped anything, so that its client can move to
-/// another process, which sends it again. The client is still owed the reply.
+/// A blocking command that was ended at its store without effect and without a reply to its client: it waited in vain,
+/// or its slot has moved to another node. The client moves to another process, which sends the command again, or is
+/// closed if it is leaving.
 #[derive(Debug)]
 pub struct Withdrawn {
     /// The bytes of the request, with its original timeout.
@@ -61,7 +63,8 @@ pub struct Withdrawn {
     pub deadline: Timestamp,
 }
 
-/// A client's watch of keys, from `WATCH` until its next `EXEC`, which fails if one of the keys has changed.
+/// A client's watch of keys, from `WATCH` until it ends (by `EXEC`, `DISCARD`, `UNWATCH` or `RESET`, for instance). An
+/// `EXEC` fails if one of the keys has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// The store that has the watched keys.
@@ -72,8 +75,8 @@ pub struct Watch {
     pub since: Timestamp,
     /// The number of keys that were named; one that was named twice counts twice.
     pub keys: usize,
-    /// True once the watch's link (unshared connection to a store) was lost, or the watch has lasted too long:
-    /// the next `EXEC` fails as if a key had changed.
+    /// True once the watch's link (unshared connection to a store) was lost or given up (the watch has lasted too long,
+    /// or the keys have moved to another node): the next `EXEC` fails as if a key had changed.
     pub is_broken: bool,
 }
 
@@ -86,7 +89,8 @@ impl Watch {
 }
 
 impl ClientStage {
-    /// Returns the clients that have been watching keys since the time `since` or earlier.
+    /// Returns the clients that have been watching keys since the time `since` or earlier, without those whose watch is
+    /// broken.
     pub fn watching_since(&self, since: Timestamp) -> Vec<ClientId> {
         let has_watched = |id: &ClientId| {
             let client = self.clients.peek(*id);

@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | is expensive | are on the usual track | waits until they are answered |
 //! | is cheap | include an expensive one | follows on the heavy track: its reply must come after that one anyway |
-//! | is cheap | are cheap ones that followed an expensive one | waits until they are answered, then takes the usual track |
+//! | is cheap | are cheap ones that followed an expensive one | waits for their replies, then takes the usual track |
 //! | is a read that a replica may answer | are on the usual track | follows there: it may read what they write |
 //! | is anything else | are at replicas | waits until they are answered: a read must not see later writes |
 

@@ -22,15 +22,16 @@ pub struct Transaction {
     locals: Vec<LocalRequest>,
     /// The memory that `locals` takes, in bytes.
     locals_bytes: usize,
-    /// Number of requests at the beginning of `locals` whose replies the control executor has given already, or
-    /// need not give.
+    /// Number of requests at the beginning of `locals` whose replies the control executor (the thread that collects
+    /// data of all shards) has given already, or need not give.
     collected: usize,
     /// True if a queued request switches the client's replies on (`CLIENT REPLY ON`).
     switches_replies_on: bool,
     /// The slot and backend of the keys queued so far; None as long as no key was named. The slot is 0 except
     /// for a cluster, where all keys of a transaction must share one.
     place: Option<(u16, BackendId)>,
-    /// The queued `SELECT` requests of databases other than the client's, which the backend carries out.
+    /// The queued `SELECT` requests that the backend carries out: those from the first on that names another database
+    /// than the client's.
     selects: Vec<Selected>,
     /// True if a queued request may write or is held back with writes (`PUBLISH`), so that `CLIENT PAUSE ...
     /// WRITE` holds back `EXEC`.
@@ -38,13 +39,14 @@ pub struct Transaction {
     /// True if there is a queued request of which neither its words nor its reply show how much work it is for
     /// the store (a script, for instance).
     hides_work: bool,
-    /// True if a request could not be queued, so that `EXEC` will refuse the transaction.
+    /// True if a request could not be queued, or the client's rights have changed since, so that `EXEC` will refuse the
+    /// transaction.
     poisoned: bool,
-    /// Sequence number, in the client's order of replies, of the question to the control executor that `EXEC`
-    /// waits for; None if it waits for none.
+    /// Sequence number, in the client's order of replies, of the question to the control executor (the thread that
+    /// collects data of all shards) that `EXEC` waits for; None if it waits for none.
     awaited: Option<u32>,
-    /// Number of bytes of the control executor's replies to queued requests that are kept until `EXEC` is
-    /// answered.
+    /// Number of bytes of the control executor's replies to queued requests (such as `INFO`, which need data of all
+    /// shards) that are kept until `EXEC` is answered.
     answers_bytes: usize,
 }
 
@@ -63,7 +65,8 @@ pub struct LocalRequest {
     pub command: &'static Command,
     /// The request as it was received.
     pub request: HeldRequest,
-    /// The reply, if the control executor has given it already; else None.
+    /// The reply to a request that needs data of all shards (such as `INFO`), once the control executor has given it;
+    /// else None.
     pub answer: Option<Vec<u8>>,
 }
 
@@ -75,7 +78,7 @@ pub enum NotQueued {
     Apart,
     /// The transaction would take more bytes than a request may (`--max-request-bytes`).
     TooLarge,
-    /// The transaction would have more requests that weir answers itself than it may have.
+    /// The transaction would have more than 4,096 requests that weir answers itself.
     TooManyOwn,
 }
 
@@ -91,17 +94,19 @@ impl Transaction {
         self.requests + self.locals.len()
     }
 
-    /// Marks the transaction so that `EXEC` refuses it, because a request could not be queued.
+    /// Marks the transaction so that `EXEC` refuses it: a request could not be queued, or the client's rights have
+    /// changed.
     pub fn poison(&mut self) {
         self.poisoned = true;
     }
 
-    /// True if `EXEC` will refuse the transaction, because a request could not be queued.
+    /// True if `EXEC` will refuse the transaction, because a request could not be queued, or the client's rights have
+    /// changed.
     pub fn is_poisoned(&self) -> bool {
         self.poisoned
     }
 
-    /// True if `EXEC` will send requests to a backend.
+    /// True if `EXEC` will send queued requests to a backend.
     pub fn reaches_stores(&self) -> bool {
         self.requests > 0 && !self.poisoned
     }
@@ -112,7 +117,8 @@ impl Transaction {
         (!self.poisoned && self.len() > 0).then_some(self.asked)
     }
 
-    /// Returns the number of bytes of those queued requests that have a price.
+    /// Returns the number of bytes of those queued requests that have a price. A request that weir answers itself
+    /// without a price counts too if it has more than 1 KiB.
     pub fn priced_bytes(&self) -> usize {
         self.asked.bytes_in as usize
     }
@@ -153,14 +159,14 @@ impl Transaction {
         std::mem::take(&mut self.selects)
     }
 
-    /// Returns the requests queued since `MULTI` that weir answers itself, without a backend.
+    /// Returns the queued requests that weir answers itself, without a backend, in their order.
     pub fn locals(&mut self) -> &mut [LocalRequest] {
         &mut self.locals
     }
 
-    /// Returns the first queued request whose reply the control executor has to give (`INFO`) and has not
-    /// given. None if there is none, or if its replies to other requests of the transaction exceed 1 MiB
-    /// together.
+    /// Returns the first queued request whose reply the control executor (the thread that collects data of all shards)
+    /// has to give, such as `INFO`, and has not given. None if there is none, or if its replies to other requests of
+    /// the transaction exceed 1 MiB together.
     pub fn next_uncollected(&mut self) -> Option<&mut LocalRequest> {
         let is_missing = |queued: &LocalRequest| queued.local.is_collected() && queued.answer.is_none();
         while self.locals.get(self.collected).is_some_and(|queued| !is_missing(queued)) {
@@ -187,8 +193,8 @@ impl Transaction {
         is_awaited
     }
 
-    /// Stores the control executor's reply to the first queued request that lacks it
-    /// ([`Self::next_uncollected`]).
+    /// Stores the reply to the first queued request that lacks it ([`Self::next_uncollected`]): the control executor's,
+    /// or an error.
     pub fn put_answer(&mut self, reply: Vec<u8>) {
         let bytes = reply.len();
         if let Some(queued) = self.next_uncollected() {
@@ -375,8 +381,9 @@ impl Splice {
         self.sent_from = Some(request.position);
     }
 
-    /// Returns the backend's reply to `EXEC` with weir's own replies inserted at their positions. A reply
-    /// that is not an array (an error or null) is returned unchanged.
+    /// Returns the backend's reply to `EXEC` with weir's own replies inserted at their positions. If replies are sent
+    /// from a position on only ([`Self::begin_sending`]), the head of the array and the replies before it are left out.
+    /// A reply that is not an array (an error or null) is returned unchanged.
     pub fn put_into(&self, reply: &[u8]) -> Vec<u8> {
         let Some(elements) = reply::elements(reply) else { return reply.to_vec() };
         let mut out = Vec::with_capacity(reply.len() + self.bytes + 16);

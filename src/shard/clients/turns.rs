@@ -30,9 +30,9 @@ const HELD_BYTES_PAUSE: usize = 64 * 1024;
 /// client that may be started in a turn (pass of the shard's loop) is halved.
 const CONGESTED_MANY: u32 = 16;
 
-/// Divisor (2) by which the limit of a store's queue on one shard, divided by the number of shards, becomes the
-/// number of one shard's unanswered requests that counts as many; below it, requests are started freely. So the
-/// queue stays half empty even if one shard is the home of all keys that clients of all shards ask for.
+/// Divisor (2) for the number of a shard's unanswered requests that counts as many, above which requests are started
+/// sparingly: the limit of a store's queue on one shard, divided by the number of shards and by this. So the queue
+/// stays half empty even if requests of all shards pass through one shard, as those for one key do.
 const UNANSWERED_PARTS: usize = 2;
 
 /// Number of unanswered requests that a client may have even while its tenant has many, as long as the tenant's
@@ -45,8 +45,8 @@ const UNANSWERED_LEAST: usize = 256;
 /// of the shard's loop) starts at most an eighth of that number: no more than queues have room for until they
 /// have had time to hold their clients back.
 const DEEP_PARTS: usize = 8;
-/// Divisor that limits one client while its tenant has many unanswered requests: the client may have a
-/// sixteenth of the number that is left until the tenant has one and a half times as many.
+/// Divisor that limits one client while its tenant has many unanswered requests: the client may have a sixteenth of
+/// what the tenant lacks to one and a half times the number that counts as many.
 const PARTS_OF_THE_REST: usize = 16;
 /// Divisor for one client's part in a turn (pass of the shard's loop) while many requests are unanswered: it
 /// starts at most a sixteenth of the turn's requests, so at least 16 clients share them.
@@ -63,14 +63,14 @@ pub struct Turns {
     taken: u32,
     /// Maximum number of requests of all clients that are started in this turn (pass of the shard's loop).
     most: u32,
-    /// Number of unanswered requests of all clients that have more than one. Each client's are counted when
-    /// requests of it are started or replies sent to it.
+    /// Number of unanswered requests of all clients that have more than one. Each client's are counted when requests of
+    /// it are started or replies sent to it, and left out while they take long (such as `BLPOP`).
     unanswered: usize,
     /// The numbers of unanswered requests and clients in `unanswered`, by tenant. Tenants whose clients have at
     /// most one request unanswered each are not in it.
     unanswered_of: IdMap<TenantId, Unanswered>,
-    /// Number of unanswered requests that counts as many. With so many, a turn (pass of the shard's loop)
-    /// starts few requests, and each client of a tenant that has so many may have few.
+    /// Number of unanswered requests from which on they count as many, on the shard or of one tenant. With so many, a
+    /// turn (pass of the shard's loop) starts few requests, and each client of a tenant that has so many may have few.
     unanswered_many: usize,
     /// The number of congested clients: those with so many requests in backend queues that no more are
     /// started.
@@ -162,10 +162,10 @@ impl Turns {
         }
     }
 
-    /// Returns the most unanswered requests that a client may have. While its tenant has many
-    /// (`unanswered_many`), that is a sixteenth of what the tenant lacks to one and a half times as many, but
-    /// at least an equal part of half of `unanswered_many`, up to 8: queues, and fetches of hot keys, have no
-    /// room for long pipelines of many clients. Clients of other tenants may have `PIPELINE_MAX`.
+    /// Returns the most unanswered requests that a client may have. While its tenant has `unanswered_many` or more,
+    /// that is a sixteenth of what the tenant lacks to one and a half times `unanswered_many`, but at least the
+    /// client's equal share, of at most 8, of half of `unanswered_many`: queues, and fetches of hot keys, have no room
+    /// for long pipelines of many clients. Clients of other tenants may have `PIPELINE_MAX`.
     #[inline]
     pub(super) fn pipeline_most(&self, client: &Client) -> usize {
         if self.unanswered < self.unanswered_many { PIPELINE_MAX } else { self.pipeline_most_of(client) }
@@ -234,8 +234,8 @@ pub enum Progress {
 }
 
 impl ClientStage {
-    /// Records that `bytes` bytes of a client have arrived now. False if the client has disconnected or weir no
-    /// longer listens to it.
+    /// Records that `bytes` bytes of a client have arrived now. False if they are not to be read, because the client
+    /// has disconnected or its connection is ending.
     pub fn hear(&mut self, id: ClientId, bytes: usize, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
         client.last_heard = now.monotonic;
@@ -368,9 +368,9 @@ impl ClientStage {
         self.hold(id, arguments);
     }
 
-    /// Holds a request until the control executor has answered about a quota, a request of its tenant is
-    /// charged at its real cost, the map of the cluster is confirmed, or a `PUBLISH` need no longer wait for
-    /// earlier subscriptions. Later requests of the client wait after it.
+    /// Holds a request until there is an answer about a quota, a request of its tenant is charged at its real cost, the
+    /// map of the cluster is confirmed, or a `PUBLISH` need no longer wait for earlier subscriptions. Later requests of
+    /// the client wait after it.
     pub fn hold_for_grant(&mut self, id: ClientId, arguments: &Arguments<'_>) {
         debug_assert!(!self.clients.at(id).waits_for_quota);
         self.clients.at(id).waits_for_quota = true;
@@ -402,9 +402,9 @@ impl ClientStage {
         self.turns.in_steps += 1;
     }
 
-    /// Takes one step in the splitting by key of a large request, for 4,096 keys at most; the splitting takes
-    /// several turns (passes of the shard's loop). Returns the request's client once the splitting is
-    /// complete, to be passed to [`Self::end_wait_for_grant`]. None before, and if no request is being split.
+    /// Takes one step in the splitting by key of a large request, for 4,096 keys at most; the splitting takes several
+    /// turns (passes of the shard's loop). Returns the request's client once the splitting is complete, to be passed to
+    /// [`Self::end_wait_for_grant`]. None before, if the client is gone, and if no request is being split.
     pub fn go_on_partitioning(&mut self, env: &mut Env) -> Option<ClientId> {
         let id = self.turns.partitioning.pop_front()?;
         self.turns.in_steps -= 1;

@@ -1,6 +1,6 @@
-//! Cluster: slots on the move, redirected requests, replicas for reads, and lost reads that are sent again.
-//! Unused before plain stores. Knows neither connections nor windows: replies and losses are passed to it
-//! with the index of the connection.
+//! Cluster: slots on the move, redirected requests, replicas for reads, and lost reads that are sent again. Unused in
+//! front of plain stores. Has no access to connections or windows: replies and losses are passed to it with the index
+//! of the connection.
 //!
 //! | what | file |
 //! |---|---|
@@ -41,9 +41,8 @@ impl Cluster {
         Self { slots: None, readers }
     }
 
-    /// Chooses the node for a read that a replica may answer: a replica, or the slot's owner, to which
-    /// `home` leads. `offer` returns the number of requests in flight at a node, and None if it can take no
-    /// read now.
+    /// Returns the route for a read that a replica may answer: to a replica, or to the slot's owner, to which `home`
+    /// leads. `offer` returns the number of requests in flight at a node, and None if it can take no read now.
     pub fn choose_reader(
         &mut self,
         home: Route,

@@ -43,8 +43,8 @@ pub struct ReaderFigures {
     pub is_out: bool,
 }
 
-/// The state of one core for the choice of replicas: how far they are behind, how fast they are, and whether
-/// they fail.
+/// The state of one core for the choice between replicas and slot owners: how far replicas are behind, how fast nodes
+/// answer reads, and whether replicas fail.
 #[derive(Debug)]
 pub struct Readers {
     policy: ReplicaChoice,
@@ -56,14 +56,15 @@ pub struct Readers {
     figures: Vec<ReaderFigures>,
     /// The time of the last read that a replica might have answered; None if there was none.
     used_at: Option<Timestamp>,
-    /// The reason why each node last failed to serve a read, by the node's index; empty if it has not failed.
+    /// The reason why each node last failed as a replica, by the node's index; empty if it has not failed.
     reasons: Vec<&'static str>,
 }
 
 /// The reason why a replica's reply is not passed on and the read is sent to the slot's owner instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Doubt {
-    /// The replica's reply is empty (nil, 0, no elements): the key may have moved to another node.
+    /// The replica's reply is empty (nil, 0, no elements, or such values in place of some key's): the key may have
+    /// moved to another node.
     Empty,
     /// The replica replied that it cannot serve reads now (loading, busy, without its primary).
     Sick,
@@ -100,8 +101,8 @@ impl Readers {
         }
     }
 
-    /// True if the replica `node` is known to have had all writes of its primary at most 3 s
-    /// (`REPLICA_LAG_MAX`) ago.
+    /// True if the replica `node` is known to have all writes that its primary had carried out 3 s (`REPLICA_LAG_MAX`)
+    /// ago.
     fn is_fresh(&self, node: NodeKey, primary: NodeKey, now: Timestamp) -> bool {
         let known = self.fresh.get(usize::from(node.backend.0)).copied().flatten();
         known.is_some_and(|(of, whose, as_of)| {
@@ -117,8 +118,8 @@ impl Readers {
         &mut self.figures[place]
     }
 
-    /// Records that a replica failed to answer a read, which may get it ejected (taken out of use).
-    /// `reason` is text for the log.
+    /// Records that a replica failed: it said that it cannot answer reads now, or a connection to it was lost or not
+    /// made. The fifth failure in a row ejects it (takes it out of use). `reason` is text for the log.
     pub fn handle_failure(&mut self, backend: BackendId, reason: &'static str, now: Timestamp) {
         let place = usize::from(backend.0);
         if self.reasons.len() <= place {
@@ -132,7 +133,8 @@ impl Readers {
         self.used_at.is_some_and(|used_at| now.since(used_at) <= USED)
     }
 
-    /// Writes to the log which replicas were ejected (taken out of use) or answer reads again.
+    /// Ejects (takes out of use) replicas that have been slow, if it is time to judge them, and writes to the log which
+    /// replicas were ejected or answer reads again.
     pub fn log_changes(&mut self, env: &mut Env, now: Timestamp) {
         if self.policy.is_due(now) {
             self.policy.handle_window(now);
@@ -182,8 +184,8 @@ impl Readers {
         self.used_at.is_some()
     }
 
-    /// Drops all observations of a node as a replica, because another node has its place in the table of
-    /// nodes or the node has another role.
+    /// Drops all observations of a node, and ends its ejection (it is in use again), because another node has its place
+    /// in the table of nodes or the node has another role.
     pub fn forget(&mut self, backend: BackendId) {
         self.policy.forget(usize::from(backend.0));
         self.figures_of(backend).is_out = false;
@@ -280,11 +282,10 @@ pub struct ReplicaReply<'a> {
 }
 
 impl Slots {
-    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to
-    /// the figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply
-    /// is an error or empty and so may be wrong: it is to be sent to the slot's owner then. None if the
-    /// client gets the reply, or was answered before. `request` is the record of the read, which was sent
-    /// over `connection`.
+    /// Handles a replica's reply to a read, and adds its response time, less the core's own delay `late`, to the
+    /// figures by which replicas are chosen (`readers`). Returns the read, with its bytes, if the reply is an error or
+    /// empty and so may be wrong: the caller sends it to the slot's owner then. None if the client gets the reply, or
+    /// was answered before. `request` is the record of the read, which was sent over `connection`.
     #[inline(never)]
     pub fn take_replica_reply(
         &mut self,

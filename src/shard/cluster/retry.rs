@@ -1,8 +1,8 @@
 //! Retries of reads that were lost with the connection to a node of a cluster, within a budget.
 //!
-//! A read is retried only if every later request of its client for the same slot is retried too: otherwise it
-//! might see a later write. There are no retries before plain stores, because sent requests are not kept
-//! there.
+//! A read is retried only if every later unanswered request of its client for the same slot on that connection is
+//! retried too: otherwise it might see a later write. There are no retries in front of plain stores, because sent
+//! requests are not kept there.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -35,9 +35,9 @@ pub struct Retries {
 }
 
 impl Slots {
-    /// Chooses which requests of a lost connection may be retried; the caller then passes each to
-    /// [`Slots::retry`]. `pending` are the records of its unanswered requests; `was_sent` is false if none
-    /// of the requests left weir. `reason` is why the connection was lost.
+    /// Chooses which requests of a lost connection may be retried: reads, if retries are not off, the connection was
+    /// lost for a `reason` that permits it (`WAYS`), and some of its requests left weir (`was_sent`). The caller then
+    /// passes each of its unanswered requests, whose records are `pending`, to [`Slots::retry`].
     #[inline(never)]
     pub fn choose_retries(
         &mut self,
@@ -79,10 +79,11 @@ impl Slots {
         Retries { unanswered, chosen, was_sent }
     }
 
-    /// Handles the next unanswered request (`request`) of a lost connection to a backend on a track (set of
-    /// connections). True if the request is held, to be sent again. False if it is to be answered with an
-    /// error: it was not chosen for a retry, too many requests are held, the retry budget is used up, or
-    /// retries are in shadow mode (counted only).
+    /// Handles the next unanswered request (`request`) of a lost connection to a backend. True if the request is held,
+    /// to be sent again over the same track (set of connections). False if it is to be answered with an error: it was
+    /// not chosen for a retry, too many requests or bytes are held, the retry budget is used up, or retries are in
+    /// shadow mode (counted only). Records a write that may have been carried out, so that no earlier request of its
+    /// client for the same key is sent again.
     pub fn retry(
         &mut self,
         env: &mut Env,

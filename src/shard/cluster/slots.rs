@@ -1,5 +1,5 @@
-//! Slots of a cluster, which may move to another node while requests for them are in flight. Unused before
-//! plain stores.
+//! Slots of a cluster, which may move to another node while requests for them are in flight. Unused in front of plain
+//! stores.
 //!
 //! ```text
 //!   request ── slot held? ── no ──> its owner ── refused unexecuted: MOVED, ASK, TRYAGAIN, CLUSTERDOWN ──┐
@@ -7,10 +7,10 @@
 //!                                                         └─ nothing of the slot in flight any more ──> in order, to where they belong
 //! ```
 //!
-//! A slot is held (its requests wait) from its first redirect on, or from when a new owner is known while the
-//! old one still owes replies. Held requests leave together, each connection's in its order, when everything
-//! sent for the slot is answered. So no request overtakes another of its connection, though some were refused
-//! and others not. While requests that were sent again are in flight, the slot stays held.
+//! A slot is held (its requests wait) from its first redirect on, or from when a new owner is known while the old one
+//! still owes replies. Held requests are sent together, each connection's in its order, when everything sent for the
+//! slot is answered. So no request overtakes another of its connection, though some were refused and others not. While
+//! requests that were sent again are in flight, the slot stays held.
 //!
 //! Only requests that a node refused, or reads that were lost with a connection, are sent again, and never
 //! behind a later request of their connection for the same key that was carried out.
@@ -45,8 +45,8 @@ use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// Maximum number of redirects that one request follows; after that it is refused. Counted from 0 again each
-/// time a node makes it wait (TRYAGAIN, CLUSTERDOWN).
+/// Maximum number of redirects that one request follows, counted with the loss of its connection; after that it is
+/// refused. Counted from 0 again each time a node makes it wait (TRYAGAIN, CLUSTERDOWN).
 const HOPS_MAX: u8 = 6;
 /// The time without any bytes after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);
@@ -59,11 +59,11 @@ const PAUSE_MAX: Duration = Duration::from_millis(200);
 const PAUSE_NOT_YET_FIRST: Duration = Duration::from_millis(5);
 /// The longest pause before a request is sent again to a node that replied TRYAGAIN or CLUSTERDOWN.
 const PAUSE_NOT_YET_MAX: Duration = Duration::from_millis(50);
-/// Maximum number of requests that one core holds back because their slots are moving; further ones are
-/// refused.
+/// Maximum number of requests that one core holds back because their slots are moving or their nodes cannot take them
+/// yet; further ones are refused.
 const HELD_MAX: usize = 16_384;
-/// Maximum number of bytes of the requests that one core holds back because their slots are moving; further
-/// ones are refused.
+/// Maximum number of bytes of the requests that one core holds back because their slots are moving or their nodes
+/// cannot take them yet; further ones are refused.
 const HELD_BYTES_MAX: usize = 64 << 20;
 /// The least time between two checks of the slots whose requests are held back (because the slot moves or
 /// its node is down). A check comes earlier after an event that may release some, such as a reply.
@@ -101,8 +101,8 @@ pub struct Held {
     /// The version of the map and the time when the request was refused, if the refusal may be untrue (a
     /// script's, or one from an old map); None if the refusal is certain or there was none.
     doubted: Option<Doubted>,
-    /// The text of the error of a node that is down (CLUSTERDOWN), which the client gets if the request is
-    /// not sent again in time.
+    /// The text of the error with which a node that is down refused the request (CLUSTERDOWN), which the client gets if
+    /// the request is not sent again in time; None if none did.
     words: Option<Arc<[u8]>>,
 }
 
@@ -121,15 +121,15 @@ fn owner_of(patches: &Patches, map: &Map, slot: u16) -> Option<BackendId> {
 pub enum Heard {
     /// The reply is passed to the request's client.
     Answered,
-    /// The node refused the request: it is held back to be sent again, or its client was sent an error.
+    /// The node refused the request: it is held back to be sent again, or its client was sent an error. The node's
+    /// reply is not passed on.
     Redirected,
-    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the
-    /// refused request to [`Slots::hold_for_node`], which keeps it until the node serves again.
+    /// The node has refused the request because the cluster is down (CLUSTERDOWN). The caller passes the refused
+    /// request to [`Slots::hold_for_node`], which keeps it until the node works again, for a second at most.
     NodeDown(Refused),
 }
 
-/// The place where a request goes: to a backend, or to the list of held requests (kept until their slot's
-/// node can take them).
+/// The destination of a request: a backend, or the list of held requests (kept until their slot's node can take them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// The request is held back, because its slot is moving or the slot's node cannot carry requests out.
@@ -168,8 +168,8 @@ pub struct MapChange {
 /// A request that a node of the cluster has refused.
 #[derive(Debug)]
 pub struct Refused {
-    /// The reply address, route, tier (importance) and account with which the refused request is sent
-    /// again.
+    /// The reply address, route, tier (importance) and tenant with which the refused request is sent again; the route
+    /// leads to the node that refused it.
     envelope: Envelope,
     frame: Vec<u8>,
     /// The slot, number of requests and earlier redirects of the refused request, from when it was sent.
@@ -212,10 +212,10 @@ struct Hold {
 struct Down {
     /// The text of the CLUSTERDOWN error, which clients get when the time for retries is over.
     words: Arc<[u8]>,
-    /// The time at which the request that the node answered with CLUSTERDOWN was sent.
+    /// The time at which the request was sent that the node last answered with CLUSTERDOWN.
     sent_at: Timestamp,
-    /// The number of CLUSTERDOWN replies in a row, without those to requests that were in flight at the first
-    /// one.
+    /// The number of CLUSTERDOWN replies in a row. Those to requests that were sent before `again_at` was over do not
+    /// count.
     times: u8,
     /// The time before which no request for the slot is sent to the node again.
     again_at: Timestamp,
@@ -239,9 +239,10 @@ impl CarriedOut {
 }
 
 impl Hold {
-    /// Takes the held-back requests of the slot that are sent next, in the order of each connection (first
-    /// list), and those that may not be sent again because a later request of their connection for the same
-    /// key was carried out (second list).
+    /// Takes the held-back requests of the slot that are sent next, in the order of each connection (first list), and
+    /// those that may not be sent again because a later request of their connection for the same key was carried out
+    /// (second list). Others stay held back: behind refused requests, which are sent alone, behind requests in pieces,
+    /// and behind the one that tests whether a node is up again.
     fn take_next(&mut self, pieces: &Pieces) -> (Vec<Held>, Vec<Held>) {
         // Refused requests go first, alone: later ones must not be carried out before them if they are
         // refused again.
@@ -297,7 +298,7 @@ impl Hold {
 /// A reason to suspect that this core's map of the cluster is out of date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Doubt {
-    /// The event that makes the map doubtful, which decides the nodes to ask for a new one.
+    /// The event that makes the map doubtful, which decides the nodes that are asked for a new one.
     pub reason: Reason,
     /// The slot and its new owner, if a redirect named one.
     pub moved: Option<(u16, NodeKey)>,
@@ -326,13 +327,14 @@ pub struct Slots {
     /// check is due.
     looked_at: Timestamp,
     is_touched: bool,
-    /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which a
-    /// request of another slot may be sent to them.
+    /// Nodes that replied CLUSTERDOWN and have given no better reply since, each with the time from which on the
+    /// held-back request of one more slot may be sent to it.
     down: BTreeMap<BackendId, Timestamp>,
     /// The index of the connection from which the search for nodes that owe replies and send nothing
     /// continues.
     silent_next: usize,
-    /// The budget for sending again reads that were lost with a connection: a share of all requests sent.
+    /// The budget for sending again reads that were lost with a connection: a share of all requests sent, and ten per
+    /// second over all cores.
     pub(super) retries: RetryBudget,
 }
 
@@ -364,7 +366,7 @@ impl Slots {
         owner_of(&self.patches, &self.map, slot)
     }
 
-    /// True if the backend owns the slot on the map and no redirect named another owner for any slot.
+    /// True if the backend owns the slot on the map, and no redirect has lately named the owner of any slot.
     #[inline]
     fn is_owner(&self, slot: u16, backend: BackendId) -> bool {
         self.patches.is_empty() && slot < SLOTS && self.map.owner(slot) == Some(backend)
@@ -389,15 +391,15 @@ impl Slots {
             || self.holds.contains_key(&slot)
     }
 
-    /// True if requests for the slot are held back, because it is moving or its node is down, even if none
-    /// waits now.
+    /// True if new requests for the slot are held back, because it is moving or its node is down, even if none waits
+    /// now.
     pub fn is_held(&self, slot: u16) -> bool {
         self.holds.contains_key(&slot)
     }
 
-    /// Records that a request (`frame`) was carried out, or may have been. An earlier request of its client
-    /// connection for the same key must not be sent again then. `slot` is the key's slot, `to` the request's
-    /// reply address.
+    /// Records that a request (`frame`) was carried out, or may have been. An earlier request of its client connection
+    /// for the same key must not be sent again then. `slot` is the key's slot, `to` the request's reply address. Does
+    /// nothing unless requests for the slot are held back.
     pub(super) fn record_carried_out(&mut self, connection: u64, to: ReplyTo, slot: u16, frame: &[u8]) {
         if let Some(hold) = self.holds.get_mut(&slot) {
             hold.carried_out.note(connection, to, frame);
@@ -465,7 +467,8 @@ impl Slots {
         std::mem::take(self.unanswered_mut(connection))
     }
 
-    /// True if an unanswered request of the slot was sent again after a node had refused it.
+    /// True if an unanswered request of the slot was sent again, after a node had refused it or it was lost with a
+    /// connection.
     pub fn has_again(&self, slot: u16) -> bool {
         self.unanswered.iter().any(|unanswered| unanswered.has_again(slot))
     }
@@ -475,8 +478,9 @@ impl Slots {
         self.unanswered.iter_mut().for_each(Unanswered::tidy);
     }
 
-    /// Puts a new map of the cluster in force and returns what it changes. The caller handles these changes,
-    /// then calls [`Slots::hold_moved`].
+    /// Puts a new map of the cluster in force and returns what it changes. Forgets owners that redirects named, if
+    /// their time is over or the new map shows that they do not own the slot. The caller handles the changes, then
+    /// calls [`Slots::hold_moved`].
     pub fn handle_map(&mut self, map: Arc<Map>, now: Now) -> MapChange {
         let older = std::mem::replace(&mut self.map, map);
         let Self { patches, forged, map, .. } = self;
@@ -590,16 +594,16 @@ impl Slots {
         (next != Timestamp::MAX).then_some(next)
     }
 
-    /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
-    /// backend is the slot's owner.
+    /// True if a request may go straight to the backend of its route: no slot's requests are held, no redirect has
+    /// lately named an owner, the backend owns the slot, and the request is not one that a replica may answer.
     #[inline]
     pub fn is_at_owner(&self, route: Route) -> bool {
         self.holds.is_empty() && route.track != Track::Replica && self.is_owner(route.slot, route.backend)
     }
 
-    /// Finds the destination of a request (its slot's owner or, for a read, perhaps a replica), or holds the
-    /// request if its slot is held. An error if too many requests are held, or if the slot has no owner: the
-    /// map is then asked for again.
+    /// Finds the destination of a request (its slot's owner or, for a read, perhaps a replica), or holds the request if
+    /// its slot is held. A request without a slot goes to the backend that it names. An error if too many requests are
+    /// held, or if the slot has no owner: the cluster is then asked for its map again.
     pub fn find_place(
         &mut self,
         env: &mut Env,
@@ -632,8 +636,8 @@ impl Slots {
         })
     }
 
-    /// Holds a request that waited for room in its window (limit on requests in flight), if its slot is held
-    /// or has another owner by now. True if it is held.
+    /// Holds a request that waited for room in its window (limit on requests in flight), if its slot is held or has
+    /// another owner by now, however many are held. True if it is held.
     pub fn hold_if_moved(
         &mut self,
         env: &mut Env,
@@ -782,10 +786,12 @@ impl Slots {
         self.hold_refused(env, request, tries, Until { words: Some(words), ..Until::default() });
     }
 
-    /// Takes the held requests (kept until their slot's node can take them) of slots whose other requests are
-    /// all answered, and answers with an error those whose time is over. Before that, forgets the owners that
-    /// redirects named too long ago. `waiting` are the slots of requests that wait for room in windows. The
-    /// caller passes each request taken to [`Slots::release`].
+    /// Takes the held requests (kept until their slot's node can take them) of slots whose other requests are all
+    /// answered and whose pause is over, and answers with an error those whose deadline has passed or that were held
+    /// for a second. Before that, forgets the owners that redirects named about 2 s ago or earlier. Where a node is
+    /// down, takes one request at a time. Looks at the requests at most once in 1 ms, unless something has happened
+    /// that may release some. `waiting` are the slots of requests that wait for room in windows. The caller passes each
+    /// request taken to [`Slots::release`].
     #[inline(never)]
     pub fn take_ready(
         &mut self,
@@ -874,8 +880,8 @@ impl Slots {
         ready
     }
 
-    /// Returns a held-back request with the route on which it is to be sent now. Refuses it, and returns
-    /// None, if its redirect was untrue or its slot has no owner.
+    /// Returns a held-back request with the route on which it is to be sent now. Answers it with an error, and returns
+    /// None, if it is a script whose redirect was not confirmed, or if its slot has no owner.
     pub fn release(
         &mut self,
         env: &mut Env,
@@ -946,7 +952,7 @@ fn doubled(first: Duration, times: u8) -> Duration {
     if times == 0 { Duration::ZERO } else { first * (1 << (times - 1).min(10)) }
 }
 
-/// True if a reply to `ROLE` says that the node is a replica.
+/// True if a reply to `ROLE` (`role`) says that the node is a replica.
 fn is_replica(role: &[u8]) -> bool {
     let first = reply::elements(role).and_then(|mut parts| parts.next()).and_then(reply::text);
     first.is_some_and(|role| matches!(role, b"slave" | b"replica"))
@@ -975,8 +981,9 @@ enum Way {
 }
 
 impl Slots {
-    /// Decides where a request that the node `sender` refused is sent, and records a new owner of the slot.
-    /// None if the refusal cannot be true.
+    /// Decides where a request for a slot that the node `sender` refused is sent, and records the slot's new owner if
+    /// the refusal names one. Suspects the map to be old, unless the refusal is a TRYAGAIN, or an ASK that names a
+    /// known node. None if the refusal cannot be true: it names another slot, or a script may have made it up.
     fn record_refusal(
         &mut self,
         refused: NodeRefusal<'_>,
@@ -1034,8 +1041,8 @@ impl Slots {
         self.patched_until = self.patched_until.min(until);
     }
 
-    /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left and
-    /// there is room. A read of a hot key may not if a kept, expired reply may answer it at once.
+    /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left and there is room.
+    /// A read of a hot key may not if a tenant accepts expired replies, since a kept one may answer it at once.
     fn may_wait(&self, env: &Env, request: &Refused, sent_at: Timestamp, now: Timestamp) -> bool {
         let (envelope, slot) = (&request.envelope, request.sent.slot);
         let tries = request.sent.tries.once_more(now);
@@ -1130,8 +1137,9 @@ impl Slots {
         }
     }
 
-    /// Records the CLUSTERDOWN of the node `sender`, with its words, to a request for a slot. Returns the
-    /// error's text, shared with earlier errors of the same text. `sent_at` is when the request was sent.
+    /// Records the CLUSTERDOWN of the node `sender`, with its words, to a request for a slot, whose requests are held
+    /// back from now on. Returns the error's text, shared with the error before if that had the same text. `sent_at` is
+    /// when the request was sent.
     fn record_down(
         &mut self,
         (slot, sender): (u16, BackendId),
@@ -1159,8 +1167,8 @@ impl Slots {
         }
     }
 
-    /// Splits a request (`frame`) whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per
-    /// key. False if it cannot be split or too many requests are held.
+    /// Splits a request (`frame`) whose keys are not all on one node (TRYAGAIN) and holds the pieces, one per key.
+    /// False, and nothing is held, if it cannot be split or too many requests are held.
     fn hold_apart(&mut self, env: &mut Env, whole: &Envelope, frame: &[u8], tries: Tries) -> bool {
         let apart = taken_apart(frame.strip_prefix(ASKING).unwrap_or(frame));
         let Some((pieces, join)) = apart.filter(|(pieces, _)| self.held + pieces.len() <= HELD_MAX) else {
@@ -1199,7 +1207,7 @@ impl Held {
         }
     }
 
-    /// Creates a held request from one that was lost with a connection, to be sent to its slot's owner.
+    /// Creates a held request from a read that was lost with a connection, to be sent once more, to its slot's owner.
     pub(super) fn again(envelope: Envelope, message: Stored, tries: Tries, now: Timestamp) -> Self {
         let tries = Tries { is_again: true, ..tries.elsewhere(now) };
         Self { envelope, message, requests: 1, tries, ask: None, doubted: None, words: None }
@@ -1254,8 +1262,9 @@ fn track_at_owner(track: Track) -> Track {
     if track == Track::Replica { Track::Usual } else { track }
 }
 
-/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a
-/// fetch) from its bytes (`frame`). Returns the rest and its number of requests.
+/// Strips the commands that were sent right before a request (`ASKING`, and `PTTL` and `HPTTL` before a fetch of a hot
+/// key) from the bytes of a message (`frame`) of `requests` requests. Returns the rest and its number of requests. `to`
+/// is the reply address, which tells a fetch from other requests.
 fn as_asked(frame: &[u8], requests: usize, to: ReplyTo) -> (&[u8], usize) {
     let (frame, requests) = match frame.strip_prefix(ASKING) {
         Some(rest) => (rest, requests - 1),

@@ -1,6 +1,6 @@
-//! The bytes of requests that nodes of a cluster have not answered yet, because a request may have to be sent
-//! again to another node. Its envelope (deadline, account, tier, RESP version) is in the record of the
-//! connection that it was sent over, and goes with it.
+//! The bytes of requests that nodes of a cluster have not answered yet, because a request may have to be sent again to
+//! another node. Its envelope (deadline, tenant, tier, RESP version) is not here, but in the list of the replies that
+//! its connection owes.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,8 @@ use crate::shard::message::Message;
 use crate::values::limits::LINK_UNANSWERED_BYTES_MAX;
 use crate::values::{Timestamp, shorten};
 
-/// The least capacity, in bytes, for the unanswered requests of one connection, from its first request on.
+/// The least number of bytes that memory is reserved for, for the unanswered requests of one connection, from its first
+/// request on.
 const BYTES_MIN: usize = 4 * 1024;
 /// The least number of unanswered requests of one connection that memory is reserved for, from its first
 /// request on.
@@ -21,11 +22,13 @@ const REQUESTS_MIN: usize = 128;
 /// time, at once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tries {
-    /// The number of redirects (MOVED, ASK) since a node last made the request wait.
+    /// The number of redirects (MOVED, ASK, READONLY), and of losses with a connection, since a node last made the
+    /// request wait.
     pub hops: u8,
     /// The number of times that a node made the request wait (TRYAGAIN, CLUSTERDOWN).
     pub waits: u8,
-    /// The time at which the request was first held back because of its slot; zero if it never was.
+    /// The time from which on the one second counts for which the request may be held back: when it was first held or,
+    /// if that was before, first redirected. Zero if it never was.
     pub held_since: Timestamp,
     /// True if the request was lost with a connection and is sent a second time.
     pub is_again: bool,
@@ -36,21 +39,22 @@ impl Tries {
         !self.were_refused() && !self.is_again && self.held_since == Timestamp::ZERO
     }
 
-    /// True if a node has refused the request before (MOVED, ASK, TRYAGAIN, CLUSTERDOWN).
+    /// True if a node has refused the request before (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), or if it was lost with a
+    /// connection.
     pub fn were_refused(self) -> bool {
         self.hops > 0 || self.waits > 0
     }
 
-    /// Returns a request's history with one more redirect (MOVED, ASK) added. A request may be held for one
-    /// second in all; time before its first refusal no longer counts towards that.
+    /// Returns a request's history with one more redirect (MOVED, ASK), or loss with a connection, added. A request may
+    /// be held for one second in all; time before its first refusal no longer counts towards that.
     pub fn elsewhere(self, now: Timestamp) -> Self {
         let held_since = if self.were_refused() { self.held_since } else { now };
         Self { hops: self.hops.saturating_add(1), held_since, ..self }
     }
 
-    /// Returns a request's history with one more refusal by a node that may carry the request out later
-    /// (TRYAGAIN, CLUSTERDOWN). A request may be held for one second in all, to which the time before this
-    /// refusal counts. The count of redirects begins again at 0.
+    /// Returns a request's history with one more refusal by a node that may carry the request out later (TRYAGAIN,
+    /// CLUSTERDOWN). A request may be held for one second in all, to which time that it was held before counts. The
+    /// count of redirects begins again at 0.
     pub fn once_more(self, now: Timestamp) -> Self {
         let held_since = if self.held_since == Timestamp::ZERO { now } else { self.held_since };
         Self { hops: 0, waits: self.waits.saturating_add(1), held_since, ..self }
@@ -216,7 +220,8 @@ impl Unanswered {
         self.sent.get(self.first).map(|sent| sent.slot)
     }
 
-    /// True if an unanswered request of the slot was sent again after a node had refused it.
+    /// True if an unanswered request of the slot was sent again, after a node had refused it or it was lost with a
+    /// connection.
     pub fn has_again(&self, slot: u16) -> bool {
         !self.odd.is_empty() && self.all().any(|sent| sent.slot == slot && sent.tries.were_refused())
     }

@@ -66,10 +66,10 @@ impl Copies {
         self.slots[usize::from(slot) / 64 % WORDS] & (1 << (slot % 64)) != 0
     }
 
-    /// Stores a copy of another core's kept reply in place of an older one of the same reply. Drops the copy
-    /// if this core has 256 (`HOT_COPIES_MAX`) already, or would have more than `bytes_max` bytes of them.
-    /// For each copy that is replaced or has expired, calls `tell` with the home core that lent it and the
-    /// number of requests that it answered. `own` is this core.
+    /// Stores a copy of another core's kept reply in place of an older one of the same reply. Drops the copy if this
+    /// core has 256 (`HOT_COPIES_MAX`) already, or would have more than `bytes_max` bytes of them. For each copy of the
+    /// slot that is replaced or has expired, calls `tell` with the home core that lent it and the number of requests
+    /// that it answered since the last report, if there were any. `own` is this core.
     pub fn take(
         &mut self,
         copy: &Copy,
@@ -117,8 +117,9 @@ impl Copies {
         Some((held.copy.reply.clone(), held.copy.asked_at))
     }
 
-    /// Drops expired copies, and reports through `tell` to the home cores (the cores through which the keys'
-    /// requests pass) how many requests their copies answered; at most once in 10 ms.
+    /// Drops expired copies, and reports through `tell` to the home cores (the cores through which the keys' requests
+    /// pass) how many requests each of their copies answered since the last report. Does nothing if it did so less than
+    /// 10 ms ago.
     pub fn handle_turn_end(
         &mut self,
         own: ShardId,
@@ -159,8 +160,8 @@ impl Copies {
         }
     }
 
-    /// Returns the time of the next report to the cores that lent copies of their kept replies, of how many
-    /// requests the copies answered. None if this core has no copies.
+    /// Returns the time at which [`Self::handle_turn_end`] has something to do next: expired copies to drop, or a
+    /// report to the cores that lent copies of how many requests these answered. None if this core has no copies.
     pub fn due(&self) -> Option<Timestamp> {
         (self.count > 0).then(|| self.told_at.after(TOLD_APART))
     }

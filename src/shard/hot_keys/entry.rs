@@ -21,9 +21,9 @@ use crate::values::limits::{HOT_ANSWERS_MAX, HOT_REPLY_BYTES_MAX};
 use crate::values::random::Random;
 use crate::values::{BackendId, Database, ShardId, TenantId, Timestamp};
 
-/// The time for which no reply of a key is kept, after too few of its reads were answered from memory or by a
-/// shared fetch, or too many came while a write was in flight; also the time for which a reply is not kept
-/// that was too large.
+/// The time for which no reply of a key is kept, after too few of its reads were answered from memory or by a shared
+/// fetch, or too many came while a write was in flight. Also the time for which the reply to a request is not kept
+/// after one was too large.
 const PAUSE: Duration = Duration::from_secs(10);
 /// The period over which weir measures how many of a key's reads are answered from memory or by a shared
 /// fetch, after which it decides whether to keep replies of the key.
@@ -32,21 +32,21 @@ const TRIAL: Duration = Duration::from_secs(1);
 /// key for a while (`PAUSE`). Fewer reads show too little of the share that are answered from memory or by a
 /// shared fetch.
 const TRIAL_READS: u64 = 50;
-/// The least time before the expiry of a kept reply (one held in memory) at which it is fetched again. Twice
-/// the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's
+/// The time before the expiry of a kept reply (one held in memory) from which on a read of it begins a fetch that
+/// renews it. Twice the duration of the last fetch if that is more, but at most a quarter (`AHEAD_PART`) of the reply's
 /// lifetime.
 const AHEAD_LEAST: Duration = Duration::from_millis(2);
 /// The divisor of the lifetime of a kept reply (one held in memory): the reply is fetched again in the last
 /// quarter of its lifetime at the earliest.
 const AHEAD_PART: u32 = 4;
-/// The time without a request after which the place for the kept reply (one held in memory) to this request
-/// may be given to the reply to another request.
+/// The time for which a request must not have come before its place among the kept replies (those held in memory) of a
+/// key may be given to the reply to another request.
 const IDLE: Duration = Duration::from_millis(250);
-/// The burst of writes to one key, as a time: as many writes may come at once as the permitted rate allows in
+/// The burst of writes to one key, as a time: about as many writes may come at once as the permitted rate allows in
 /// this time.
 const WRITE_BURST: Duration = Duration::from_millis(100);
-/// The least time over which requests from other cores are counted before the cores that get copies of kept
-/// replies (those held in memory) are chosen again.
+/// The least time over which requests from other cores for a key are counted before the cores that get copies of its
+/// kept replies (those held in memory) are chosen again.
 const COPIED_AFTER: Duration = Duration::from_millis(20);
 /// The time for which reports show a key as `stale` after the last expired reply was sent for it.
 const STALE_SHOWN: Duration = Duration::from_secs(1);
@@ -58,13 +58,13 @@ const CHANCE_PART: u32 = 10;
 /// them, which limits which reads share fetches and which replies are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Warmth {
-    /// Requests for the key may still be queued unnoticed: its reads are sent to the store one by one and
-    /// share no fetch.
+    /// Requests for the key may wait, unknown here, in the queues in front of the store: its reads are sent to the
+    /// store one by one and share no fetch.
     Queued,
-    /// Queued requests are known, but requests that were sent up to `until` may be unanswered, writes among
-    /// them. A read shares only fetches that are sent after it came; nothing is kept. In front of a cluster,
-    /// reads share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no client
-    /// connection, could reach the next node before them.
+    /// All requests in the queues in front of the store are known, but requests that were sent up to `until` may be
+    /// unanswered, writes among them. A read shares only fetches that are sent after it came; nothing is kept. In front
+    /// of a cluster, reads share no fetch: a node may redirect earlier requests, and a fetch, which belongs to no
+    /// client connection, could reach the next node before them.
     Sent {
         /// The latest time at which a request that is not known here may have been sent.
         until: Timestamp,
@@ -73,8 +73,8 @@ pub enum Warmth {
     Warm,
 }
 
-/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared
-/// reads of hot keys).
+/// The result of looking up a read among a key's kept replies (those held in memory) and fetches (shared reads of hot
+/// keys): how the read is handled.
 #[derive(Debug)]
 pub enum Found {
     /// A valid reply is kept in memory, and answers the read.
@@ -91,7 +91,8 @@ pub enum Found {
     /// No kept reply (one held in memory) or fetch in flight answers the read, so it may begin a fetch
     /// (shared read of a hot key) of the reply.
     Fetchable,
-    /// The read is held back until it can no longer overtake an earlier request of its client connection.
+    /// The read is held back until it can no longer overtake an earlier request of its client connection, or until a
+    /// kept reply may answer it because earlier reads of the connection are answered.
     Behind,
     /// The read is sent to the store on its own, shares no fetch, and is counted under this reason.
     Nothing(Counter),
@@ -106,13 +107,13 @@ pub enum Way {
     Own(Access),
 }
 
-/// A read of a hot key, with the data by which is decided whether it is answered from memory or shares a
-/// fetch.
+/// A read of a hot key, with the data by which it is decided whether it is answered from memory or shares a fetch.
 #[derive(Clone, Copy, Debug)]
 pub struct Read<'a> {
     /// The number of the client connection that sent the read.
     pub connection: u64,
-    /// The backend, slot, track (set of connections) and RESP version that the read would be sent with.
+    /// The backend, slot, database, track (set of connections) and RESP version that a fetch of the reply would be sent
+    /// with.
     pub route: Route,
     /// The bytes of the read.
     pub frame: &'a [u8],
@@ -131,9 +132,10 @@ pub struct Tally {
     reads: u64,
     useful: u64,
     fenced: u64,
-    /// Number of reads answered from memory since the key became hot.
+    /// Number of reads answered from memory since the key became hot, on this core or from copies on others.
     pub hits: u64,
-    /// Number of reads since the key became hot.
+    /// Number of reads since the key became hot whose replies may be kept, with those that other cores answered from
+    /// copies. The read of an `MGET` of several keys counts only if all its keys are hot.
     pub all_reads: u64,
     /// Number of writes since the key became hot.
     pub writes: u64,
@@ -152,20 +154,22 @@ struct Wait {
     /// The number of unanswered requests that are sent to the store on their own, not answered by a shared
     /// fetch.
     own: u32,
-    /// The number of requests counted in `own` whose bytes have not been put on the connection to the store
-    /// yet.
+    /// The number of requests counted in `own` whose bytes are not known to have been put on the connection to the
+    /// store. In front of a cluster none is known to be until it is answered.
     unsent: u32,
-    /// True if one of the unanswered requests counted in `own` is a write.
+    /// True if there has been a write among the requests counted in `own` since there was last none of them.
     has_written: bool,
-    /// The fetch that the connection's latest request waits for; `None` if that request is sent on its own.
+    /// The fetch that the connection's latest request for the key waits or waited for; `None` if that request is sent
+    /// on its own.
     latest: Option<FlightId>,
-    /// The fetch after which the connection's later requests are held back, and how many of the
-    /// connection's reads wait for it. Reads that can join the fetch (shared read of a hot key) are not
-    /// held back. There is one while a fetch has not been sent yet, and while reads wait that joined it
-    /// after it was sent.
+    /// The fetch (shared read of a hot key) behind which the connection's later requests for the key are held back, and
+    /// how many of the connection's reads wait for it. Reads that can join the fetch are not held back. There is one
+    /// while a fetch for which the connection waits is not sent, and until its answer if the read joined it after that,
+    /// if several of the connection's reads wait, or in front of a cluster.
     bound: Option<(FlightId, u32)>,
-    /// Requests held back, in the order in which they came. They are handled again when all earlier requests
-    /// are sent and no fetch holds them back (`bound` is None).
+    /// Requests held back, in the order in which they came. They are handled again when no earlier request of the
+    /// connection for the key can be overtaken any more: all are sent, and no fetch holds back later ones (`bound` is
+    /// None).
     held: Vec<Held>,
 }
 
@@ -173,7 +177,7 @@ struct Wait {
 /// it does not overtake earlier ones.
 #[derive(Debug)]
 pub struct Held {
-    /// The request's reply address, route, tier (importance), deadline and account.
+    /// The request's reply address, route, tier (importance), deadline and tenant.
     pub envelope: Envelope,
     /// The bytes of the request that is held back.
     pub frame: Vec<u8>,
@@ -182,8 +186,8 @@ pub struct Held {
 }
 
 impl Held {
-    /// Returns the time at which the request is answered with an error instead; `Timestamp::MAX` if it has no
-    /// deadline or its reply is awaited all the same.
+    /// Returns the time at which the request, if it is still held back, is answered with an error; `Timestamp::MAX` if
+    /// it has no deadline, or its client awaits the reply even after that.
     pub fn answered_by(&self) -> Timestamp {
         if self.envelope.overdue == Overdue::Answered { self.envelope.deadline } else { Timestamp::MAX }
     }
@@ -210,7 +214,8 @@ struct Kept {
     snapshot: Snapshot,
     good_until: Timestamp,
     fetch_from: Timestamp,
-    /// The time at which the key expires; `Timestamp::MAX` if it has no expiry.
+    /// The time at which the key, or a field that the reply is about, expires, and the reply with it; many years ahead
+    /// if neither is known to expire.
     ends_at: Timestamp,
 }
 
@@ -225,14 +230,14 @@ struct Answer {
     flights: Vec<FlightId>,
     too_large_until: Timestamp,
     used_at: Timestamp,
-    /// The envelope (tier, route, account) of the request that last began a fetch (shared read of a hot key)
-    /// of the reply; a fetch that renews the reply before it expires is sent with it.
+    /// The envelope (tier, route, tenant) of the request that last began a fetch (shared read of a hot key) of the
+    /// reply. A fetch that renews the reply for the sake of other cores' copies is sent with it.
     terms: Envelope,
 }
 
-/// Counts, by core, of requests for a hot key from other cores since the cores that get copies of kept
-/// replies (those held in memory) were last chosen, including requests answered from copies; and the cores
-/// that hold copies.
+/// Counts, by core, of the requests of other cores for a hot key that were answered from memory, by this core or from
+/// copies, since the cores that get copies of its kept replies (those held in memory) were last chosen; and the chosen
+/// cores.
 #[derive(Debug, Default)]
 struct Elsewhere {
     since: Timestamp,
@@ -253,14 +258,13 @@ pub struct Entry {
     pub hash: u64,
     pub backend: BackendId,
     pub warmth: Warmth,
-    /// The number of keys that had become hot on this core since it started when this key did, itself
-    /// included. It shows whether a search of the queues that began earlier has looked for requests for this
-    /// key.
+    /// The key's number in the order in which keys have become hot on this core since it started, counted from 1. It
+    /// shows whether a search of the queues that began earlier has looked for requests for this key.
     pub promotion: u64,
     pub tally: Tally,
     /// The tenant whose request for the key came last, which reports of hot keys name.
     pub last_asker: TenantId,
-    /// Whether the store reports changes of the key to this core (CLIENT TRACKING).
+    /// Whether the store reports the key's next change to this core (CLIENT TRACKING).
     pub registration: Registration,
     cell: Cell,
     answers: Vec<Answer>,
@@ -270,7 +274,8 @@ pub struct Entry {
     /// past if the key has been written less often than permitted.
     writes_until: Timestamp,
     pauses_until: Timestamp,
-    /// The last time at which an expired reply was sent because the store was unavailable.
+    /// The last time at which a kept reply was sent, though perhaps expired, because the store was unavailable; `None`
+    /// if none was.
     stale_at: Option<Timestamp>,
     random: Random,
 }
@@ -323,10 +328,10 @@ impl Entry {
         versions.look(self.cell, Cell::of_backend(self.backend))
     }
 
-    /// Looks up how a read is handled, by the key's kept replies and the fetches (shared reads of hot keys)
-    /// in progress (`flights`): it is answered from memory, joins a fetch, is held back, or is sent. Counts
-    /// the result. Drops the kept reply if it may no longer be sent, not even while the store is unavailable.
-    /// `ttl` limits which fetches may be joined, `stale_max` how long after its expiry a reply may be sent.
+    /// Looks up how a read is handled, by the key's kept replies and the fetches (shared reads of hot keys) in progress
+    /// (`flights`): it is answered from memory, joins or begins a fetch, is held back, or is sent on its own. Counts
+    /// the result. Drops the kept reply if it may no longer be sent, not even while the store is unavailable. A fetch
+    /// that was sent `ttl` ago or earlier is not joined; `stale_max` is how long after its expiry a reply may be sent.
     pub fn find(
         &mut self,
         read: Read<'_>,
@@ -351,9 +356,8 @@ impl Entry {
         found
     }
 
-    /// Looks up the kept reply (one held in memory) to a read like [`Entry::find`], but counts and changes
-    /// nothing. `known` has the counters of writes, and the fetches in progress; `ttl` is the longest time
-    /// for which a reply may be kept.
+    /// Looks up how a read is handled like [`Entry::find`], but counts and changes nothing. `known` has the counters of
+    /// writes, and the fetches in progress; a fetch that was sent `ttl` ago or earlier is not joined.
     pub fn forecast(
         &self,
         read: Read<'_>,
@@ -431,8 +435,8 @@ impl Entry {
         }
     }
 
-    /// Counts a read, and once a second decides whether replies are kept: if fewer than half of at least 50
-    /// reads were answered from memory or shared a fetch, or more than 30 % found a write in flight
+    /// Counts a read, unless it is held back, and once a second decides whether replies are kept: if fewer than half of
+    /// at least 50 reads were answered from memory or shared a fetch, or more than 30 % of them found a write in flight
     /// (`is_fenced`), no reply is kept for 10 s.
     fn count(&mut self, found: &Found, is_fenced: bool, now: Timestamp) {
         let tally = &mut self.tally;
@@ -481,9 +485,9 @@ impl Entry {
         now >= self.pauses_until && self.warmth == Warmth::Warm && self.snapshot(versions).is_some()
     }
 
-    /// Counts a read of the key that is sent to the store on its own, because it reads other keys too. Only while a
-    /// write is in flight does it say anything about whether keeping replies pays off: otherwise a value is still
-    /// missing that is being fetched, for long if the store is overloaded.
+    /// Counts the read of the key in an `MGET` of several hot keys that is sent to the store because not all their
+    /// values are kept. The read counts towards the decision whether to keep replies only while a write of the key is
+    /// in flight: otherwise a value is still missing that is being fetched, for long if the store is overloaded.
     pub fn handle_unshared(&mut self, versions: &Versions, now: Timestamp) {
         match self.snapshot(versions) {
             Some(_) => self.tally.all_reads += 1,
@@ -491,8 +495,8 @@ impl Entry {
         }
     }
 
-    /// Replaces `out` with the request for the key's value (`MGET` of this key alone) by which values of several
-    /// keys are kept.
+    /// Replaces `out` with the request (`MGET` of this key alone) under which the key's value is kept for an `MGET` of
+    /// several keys.
     pub fn encode_read(&self, out: &mut Vec<u8>) {
         out.clear();
         value::ask(out, &self.key);
@@ -524,17 +528,17 @@ impl Entry {
         });
     }
 
-    /// Counts requests from another core, or requests that it answered from copies of kept replies (those
-    /// held in memory). True if the cores that get copies are to be chosen again, because 20 ms have passed
-    /// since the last choice.
+    /// Counts `count` requests of another core that were answered from memory, by this core or there from copies of
+    /// kept replies (those held in memory). True if the cores that get copies are to be chosen again, because 20 ms
+    /// have passed since the last choice.
     pub fn handle_elsewhere(&mut self, from: ShardId, count: u32, now: Timestamp) -> bool {
         *self.elsewhere.asked.entry(from).or_default() += count;
         now.since(self.elsewhere.since) >= COPIED_AFTER
     }
 
-    /// Chooses the cores that get copies of kept replies (those held in memory): each core that asks for the
-    /// key often enough, if all other cores together ask often enough too. Returns the chosen cores that held
-    /// no copies before.
+    /// Chooses the cores that get copies of kept replies (those held in memory): each core whose requests for the key
+    /// are frequent enough (`copied_from`), if those of all other cores together are, too. Returns the chosen cores
+    /// that held no copies before.
     pub fn choose_holders(&mut self, settings: &HotSettings, now: Timestamp) -> Vec<ShardId> {
         let Elsewhere { since, asked, holders, has_former } = &mut self.elsewhere;
         let seconds = now.since(*since).as_secs_f64().max(COPIED_AFTER.as_secs_f64());
@@ -585,7 +589,7 @@ impl Entry {
         self.tally.all_reads += u64::from(hits);
     }
 
-    /// Returns the cores, apart from this one, that hold copies of the key's kept replies (those held in
+    /// Returns the cores, apart from this one, that are chosen to hold copies of the key's kept replies (those held in
     /// memory).
     pub fn holders(&self) -> &[ShardId] {
         &self.elsewhere.holders
@@ -612,10 +616,10 @@ impl Entry {
         })
     }
 
-    /// Finds a kept reply (one held in memory) that expires soon and that no fetch is about to renew. Returns
-    /// the bytes of its request, and the envelope (record that goes with a request's bytes) to fetch the
-    /// reply with; None if there is none. Called for keys that other cores answer from copies, so that no
-    /// request on this core would renew the reply.
+    /// Finds a kept reply (one held in memory) that expires soon and that no fetch is about to renew. Returns the bytes
+    /// of its request, and the envelope (record that goes with a request's bytes) to fetch the reply with; None if
+    /// there is none, or while no replies of the key are kept. Called for keys that other cores answer from copies, so
+    /// that no request on this core would renew the reply.
     pub fn aging(&self, versions: &Versions, now: Timestamp) -> Option<(Vec<u8>, Envelope)> {
         let is_aging = |answer: &&Answer| {
             let kept = answer.kept.as_ref();
@@ -666,14 +670,14 @@ impl Entry {
         self.answers.iter().filter(is_value).filter_map(|answer| answer.kept.as_ref().map(Stale))
     }
 
-    /// Counts a value that was sent within an `MGET` reply after its expiry, because the store was
+    /// Counts a kept value, perhaps an expired one, that was sent within an `MGET` reply because the store was
     /// unavailable.
     pub fn handle_stale_value(&mut self, now: Timestamp) {
         self.stale_at = Some(now);
         self.handle_hits(1);
     }
 
-    /// Counts `count` reads that got an expired reply because the store was unavailable.
+    /// Counts `count` reads that got a kept reply, perhaps an expired one, because the store was unavailable.
     pub fn handle_stale(&mut self, count: usize, now: Timestamp) {
         self.stale_at = Some(now);
         self.tally.hits += count as u64;
@@ -681,7 +685,8 @@ impl Entry {
         self.tally.useful += 1;
     }
 
-    /// Drops the key's kept replies (those held in memory) that have expired, to make room for others.
+    /// Drops the key's kept replies (those held in memory) that have expired. They were only held for tenants that
+    /// accept expired replies while the store is unavailable.
     pub fn drop_old(&mut self, now: Timestamp) {
         for answer in &mut self.answers {
             answer.kept.take_if(|kept| now >= kept.good_until);
@@ -708,18 +713,16 @@ impl Entry {
         any
     }
 
-    /// Drops the kept reply (one held in memory) that a fetch (shared read of a hot key) was begun to
-    /// replace.
+    /// Drops the kept reply (one held in memory) to the request of a fetch (shared read of a hot key).
     pub fn forget(&mut self, flight: &Flight) {
         if let Some(answer) = self.answers.iter_mut().find(|answer| answer.is_of(flight)) {
             answer.kept = None;
         }
     }
 
-    /// Handles a fetched reply. Keeps it unless that was ruled out when the fetch was sent, the reply is an
-    /// error, too large or about to expire, its key was written meanwhile, or another core may have seen a
-    /// later reply to the same read. Returns the counter for the result. `told` is the digest of the reply,
-    /// and `fits` says that this core has room for it.
+    /// Handles a fetched reply: keeps it, unless that was ruled out when the fetch was sent, the reply is an error, too
+    /// large or expired by now, its key was written meanwhile, another core may have seen a later reply to the same
+    /// read, or this core has no room (`fits`). Returns the counter for the result. `told` is the digest of the reply.
     pub fn handle_fetched(
         &mut self,
         id: FlightId,
@@ -781,7 +784,8 @@ impl Entry {
         }
     }
 
-    /// Returns the unfinished fetches of the same reply as the given fetch, including that one.
+    /// Returns the unfinished fetches (shared reads of hot keys) of the same reply as `flight`, which is among them,
+    /// the latest last.
     pub fn flights_beside(&self, flight: &Flight) -> &[FlightId] {
         let answer = self.answers.iter().find(|answer| answer.is_of(flight));
         answer.map_or(&[], |answer| &answer.flights)
@@ -852,9 +856,9 @@ impl Entry {
         wait.is_to_resume()
     }
 
-    /// Records that a request which waited for no fetch (shared read of a hot key) is over, answered or not.
-    /// `was_sent` says whether it is known to have been sent. True if requests of its client connection that
-    /// were held back may go on.
+    /// Records that a request which waited for no fetch (shared read of a hot key) is no longer in flight, answered or
+    /// not. `was_sent` says whether it is known to have been sent. True if requests of its client connection that were
+    /// held back may go on.
     pub fn handle_answered(&mut self, connection: u64, was_sent: bool) -> bool {
         self.handle_over(connection, |wait| {
             wait.own -= 1;
@@ -946,8 +950,8 @@ impl Entry {
         held.map(Held::answered_by).min().unwrap_or(Timestamp::MAX)
     }
 
-    /// Returns the client connections that have held-back requests, and those whose later requests a fetch
-    /// (shared read of a hot key) would hold back.
+    /// Returns the client connections that have held-back requests, and those whose later requests are to be held back
+    /// behind a fetch (shared read of a hot key).
     pub fn waiting(&self) -> Vec<u64> {
         let waiting = self.waits.iter().filter(|(_, wait)| wait.bound.is_some() || !wait.held.is_empty());
         waiting.map(|(connection, _)| *connection).collect()
@@ -959,9 +963,9 @@ impl Entry {
         self.waits.get(&connection).and_then(|wait| wait.bound).map(|(flight, _)| flight)
     }
 
-    /// Returns the key's state as reports show it: `warming` (requests from before it became hot are
-    /// unanswered), `stale` (expired replies are sent because the store is unavailable), `shared` (reads
-    /// share fetches, replies are not kept) or `kept` (replies are kept).
+    /// Returns the key's state as reports show it: `warming` (requests from before it became hot may be unanswered, so
+    /// no reply is kept), `stale` (kept replies, perhaps expired ones, were sent in the last second because the store
+    /// is unavailable), `shared` (reads share fetches, replies are not kept at present) or `kept` (replies are kept).
     pub fn state(&self, now: Timestamp) -> &'static str {
         match self.warmth {
             Warmth::Queued | Warmth::Sent { .. } => "warming",
@@ -985,14 +989,14 @@ impl Kept {
         self.is_good_for(Duration::ZERO, versions, now)
     }
 
-    /// True if the reply expired at most `longer` ago, the key still exists and was not written since the
+    /// True if the reply expired less than `longer` ago, its key has not expired itself, and was not written since the
     /// store was asked for the reply.
     #[inline]
     fn is_good_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         !self.is_over(longer, now) && versions.is_good(&self.snapshot)
     }
 
-    /// True if the reply expired more than `longer` ago, or the key exists no more.
+    /// True if the reply expired `longer` ago or earlier, or its key, or a field that it is about, has expired.
     #[inline]
     fn is_over(&self, longer: Duration, now: Timestamp) -> bool {
         now >= self.good_until.after(longer).min(self.ends_at)
@@ -1005,8 +1009,8 @@ impl Kept {
 pub struct Stale<'a>(&'a Kept);
 
 impl Stale<'_> {
-    /// True if the reply may be sent to a tenant that accepts replies `longer` after their expiry: it expired
-    /// no longer ago, and its key was not written since. False if `longer` is zero.
+    /// True if the reply may be sent to a tenant that accepts replies until `longer` after their expiry: that time is
+    /// not over, its key has not expired itself, and was not written since. False if `longer` is zero.
     pub fn is_for(&self, longer: Duration, versions: &Versions, now: Timestamp) -> bool {
         !longer.is_zero() && self.0.is_good_for(longer, versions, now)
     }
@@ -1022,8 +1026,9 @@ impl Answer {
         self.protocol == protocol && self.frame == frame
     }
 
-    /// True if this place for a kept reply (one held in memory) may be given to the reply to another request.
-    /// A place in use is never given away, so that many different requests do not push each other out.
+    /// True if this place for a kept reply (one held in memory) may be given to the reply to another request: no fetch
+    /// of its reply is in progress, and its request did not come for 250 ms. So many different requests do not push
+    /// each other out.
     fn is_idle(&self, now: Timestamp) -> bool {
         self.flights.is_empty() && now.since(self.used_at) >= IDLE
     }

@@ -17,8 +17,8 @@ pub enum Forecast {
     /// The request names several keys, or may be about any: it is always sent to the store and shares no
     /// fetch.
     Keys,
-    /// The request is an `MGET` of several keys: those of a store and core are read from memory or by shared
-    /// fetches if all of them are hot, and are asked for by one request otherwise.
+    /// The request is an `MGET` of several keys, which weir splits by store and core. Each part is answered from memory
+    /// or by shared fetches if all its keys are hot, and sent to the store as one request otherwise.
     Values,
     /// The request's key is not hot, so the request is sent to its store like any other.
     Cold,
@@ -26,10 +26,10 @@ pub enum Forecast {
     Kept,
     /// A fetch (shared read of a hot key) of the reply exists already, and the request would wait for it.
     Joins,
-    /// No reply is kept and none is being fetched: the request would start a fetch (shared read of a hot key)
-    /// from the store.
+    /// No valid reply is kept, and none is being fetched that the request could wait for: it would start a fetch
+    /// (shared read of a hot key) from the store.
     Fetched,
-    /// The request would be held back until earlier ones of its connection are sent, and then be handled
+    /// The request would be held back so that it does not overtake earlier ones of its connection, and then be handled
     /// again.
     Held,
     /// The request's key is hot, but the request is sent to the store and shares no fetch, for the reason

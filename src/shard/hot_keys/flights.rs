@@ -1,5 +1,5 @@
-//! Flights: fetches (reads that weir sends once for all requests that wait for the reply). A fetch belongs to
-//! no client, so the request that began it may leave or time out and the others still get the reply.
+//! Flights: fetches (reads of hot keys that weir sends once for all requests that wait for the reply). A fetch belongs
+//! to no client, so the request that began it may leave or time out and the others still get the reply.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use crate::shard::versions::{Snapshot, Versions};
 use crate::values::limits::{HOT_WAITERS_MAX, HOT_WAITERS_PER_FLIGHT_MAX};
 use crate::values::{ShardId, Tier, Timestamp};
 
-/// A fetch: a read that weir sends once for all requests that wait for its reply.
+/// A fetch: a read of a hot key that weir sends once for all requests that wait for its reply.
 #[derive(Debug)]
 pub struct Flight {
     generation: u32,
-    /// The tier (importance), route and account that the fetch (shared read of a hot key) is sent with, taken
-    /// from the request that began it. The fetch has no deadline of its own.
+    /// The tier (importance), route and tenant that the fetch (shared read of a hot key) is sent with, taken from the
+    /// request that began it. The fetch has no deadline of its own.
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,
@@ -35,20 +35,20 @@ pub struct Flight {
     /// read of a hot key) was sent; None until then. If they have changed when the reply comes, the key may
     /// have been written in between, and the reply is not kept.
     pub snapshot: Option<Snapshot>,
-    /// The digest of the last reply to this same read that any core had seen when the fetch (shared read of a
-    /// hot key) was sent; `None` until then. If a core sees another reply before this fetch is answered, its
-    /// reply is not kept.
+    /// State of the record of the last reply to this same read that a client got from any core, when the fetch (shared
+    /// read of a hot key) was sent; `None` until then. If clients get another reply before this fetch is answered, its
+    /// own is not kept.
     pub look: Option<Look>,
-    /// True if the reply to this fetch (shared read of a hot key) is to be kept in memory, unless its key
-    /// is written meanwhile or the reply is too large.
+    /// True if the reply to this fetch (shared read of a hot key) is to be kept in memory, as far as was known when the
+    /// fetch was sent: not if its key is written meanwhile, or the reply is too large. False until then.
     pub is_kept: bool,
     pub lifetime: Lifetime,
-    /// True if weir stands in front of a cluster: later requests of the waiting client connections are held
-    /// back until the fetch (shared read of a hot key) is answered, because a node may redirect it and carry
-    /// out requests that were sent after it.
+    /// True, once the fetch (shared read of a hot key) is sent, if weir stands in front of a cluster: later requests of
+    /// the waiting client connections are held back until it is answered, because a node may redirect it and carry out
+    /// requests that were sent after it.
     pub binds: bool,
-    /// True for a fetch (shared read of a hot key) that renews a kept reply (one held in memory) before it
-    /// expires: it is sent even if no request waits for it.
+    /// True for a fetch (shared read of a hot key) that is sent even if no request waits for it: to renew a kept reply
+    /// (one held in memory) before it expires, to keep a value for `MGET`, or to compare replies in shadow mode.
     is_ahead_of_time: bool,
     has_failed: bool,
     /// Reply address of the read that is charged for the fetch (shared read of a hot key) though it has been
@@ -62,8 +62,8 @@ pub struct Flight {
 /// The progress of a fetch, the request by which a core reads a hot key for all reads that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// The fetch is not sent yet, because an earlier fetch of the same reply is in flight; until that is
-    /// answered, further reads join this one.
+    /// The fetch is not sent yet, because an earlier fetch of the same reply is in flight or about to be sent; until
+    /// that is answered, further reads join this one.
     Gathering,
     /// The fetch waits for room in the window (limit on requests in flight) of its store; further reads join
     /// it until it is sent.
@@ -104,14 +104,14 @@ impl Flight {
         self.waiters.iter().filter(|waiter| self.is_bound(waiter))
     }
 
-    /// True if the fetch (shared read of a hot key) need not be sent: no read waits for it, and it does not
-    /// renew a kept reply (one held in memory).
+    /// True if the fetch (shared read of a hot key) need not be sent: no read waits for it, and it was not begun for
+    /// another purpose, such as to renew a kept reply (one held in memory).
     pub fn is_for_nobody(&self) -> bool {
         self.waiters.is_empty() && !self.is_ahead_of_time
     }
 
-    /// Returns the tier that the fetch (shared read of a hot key) is sent with: that of its most important
-    /// waiter.
+    /// Returns the tier (importance) that the fetch (shared read of a hot key) is sent with: that of its most important
+    /// waiter; without any, that of the request which began it.
     pub fn tier(&self) -> Tier {
         self.waiters.iter().map(|waiter| waiter.envelope.tier).min().unwrap_or(self.envelope.tier)
     }
@@ -123,7 +123,8 @@ impl Flight {
     }
 }
 
-/// The reads that a finished fetch's reply is for, each to be taken with [`Landed::next`].
+/// The reads that are answered when a fetch ends: with its reply or error ([`Landed::next`]), or with an expired reply
+/// from memory ([`Landed::next_spared`]).
 #[derive(Debug)]
 pub struct Landed {
     waiters: std::vec::IntoIter<Waiter>,
@@ -151,8 +152,8 @@ impl Landed {
         self.payer
     }
 
-    /// Adds requests (`spared`) that get a kept, expired reply (`stale`) instead of the error, because
-    /// their tenants accept such replies.
+    /// Adds requests (`spared`) that get a reply from memory that may have expired (`stale`) instead of the error,
+    /// because their tenants accept such replies.
     pub fn sparing(self, (spared, stale): (Vec<Envelope>, Bytes)) -> Self {
         Self { spared: spared.into_iter(), stale, ..self }
     }
@@ -214,10 +215,9 @@ impl Flights {
         self.waiters
     }
 
-    /// Begins a fetch (shared read of a hot key) with the tier (importance), route and account of `terms`;
-    /// the caller still has to send it. Its reply is addressed to the fetch itself. `hot` is the key,
-    /// `is_ahead_of_time` says that the fetch renews a kept reply (one held in memory), and `frame` is the
-    /// request's bytes.
+    /// Begins a fetch (shared read of a hot key) with the tier (importance), route and tenant of `terms`; the caller
+    /// still has to send it. Its reply is addressed to the fetch itself. `hot` is the key, `is_ahead_of_time` says that
+    /// the fetch is sent even if no read joins it, and `frame` is the request's bytes.
     pub fn begin(
         &mut self,
         shard: ShardId,
@@ -257,8 +257,8 @@ impl Flights {
         self.all.get(id.index as usize).filter(|flight| flight.generation == id.generation)
     }
 
-    /// Returns the latest fetch among `ids` that takes this route to the store, which is the one that a read
-    /// may join or that is sent next; None if none of them does.
+    /// Returns the latest fetch among `ids` (those of one reply, the latest last) that takes this route to the store,
+    /// which is the one that a read may join; None if none of them does.
     pub fn latest_of(&self, ids: &[FlightId], route: Route) -> Option<FlightId> {
         let takes = |id: &&FlightId| self.find(**id).is_some_and(|flight| flight.envelope.route == route);
         ids.iter().rev().find(takes).copied()
@@ -348,10 +348,10 @@ impl Flights {
         spared
     }
 
-    /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads
-    /// that `may_wait` selects, except the read that has waited longest, which gets the error. The fetch
-    /// takes over the tier (importance) and account of the first read left. Returns the reads that get the
-    /// error; None if the fetch has failed before or no read would be left to wait.
+    /// Prepares a failed fetch (shared read of a hot key) to be sent a second time, for the waiting reads that
+    /// `may_wait` selects, except the read that has waited longest, which gets the error. The fetch takes over the tier
+    /// (importance) and tenant of the first read left. Returns the reads that get the error; None if the fetch has
+    /// failed before or no read would be left to wait.
     pub fn begin_again(&mut self, id: FlightId, may_wait: impl Fn(&Envelope) -> bool) -> Option<Vec<Waiter>> {
         let flight = self.get(id).filter(|flight| !flight.has_failed)?;
         let first = flight.waiters.first()?.envelope.reply_to;
@@ -391,8 +391,8 @@ impl Flights {
         self.late_at
     }
 
-    /// Takes the read that is charged for a fetch (shared read of a hot key) though it has been answered;
-    /// None if a read that still waits is charged.
+    /// Takes the reply address of the read that is charged for a fetch (shared read of a hot key) though it has been
+    /// answered; None if a read that still waits is charged, or if the fetch is unknown.
     pub fn take_payer(&mut self, id: FlightId) -> Option<ReplyTo> {
         self.get(id)?.payer.take()
     }

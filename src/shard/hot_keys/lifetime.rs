@@ -1,6 +1,5 @@
-//! The time after which the reply to a read is no longer true though the key is not written: the key expires
-//! (`PTTL`), or a field of its hash does (`HPTTL`, Redis 7.4 and Valkey 9). The store is asked for both right
-//! before the read.
+//! How long the reply to a read stays true while the key is not written: until the key expires (`PTTL`), or a field of
+//! its hash does (`HPTTL`, Redis 7.4 and Valkey 9). The store is asked for both right before the read.
 
 use std::time::Duration;
 
@@ -12,25 +11,25 @@ use crate::values::{BackendId, Timestamp};
 /// Maximum number of fields whose expiry the store is asked for before one read. For a read of more fields,
 /// their expiry counts as unknown.
 const FIELDS_MAX: usize = 128;
-/// Commands that read only the fields that they name after the key.
+/// Commands that read only the hash fields that they name after the key.
 const NAMING_FIELDS: [&[u8]; 4] = [b"HGET", b"HMGET", b"HEXISTS", b"HSTRLEN"];
 /// A time that stands for no expiry: longer than any that matters, and short enough to be added to any other.
 const ENDLESS: Duration = Duration::from_secs(u32::MAX as u64);
 /// The time for which a store that has shown that it has no fields that expire is not asked about them again.
 const BELIEVED: Duration = Duration::from_secs(60);
-/// The beginning of the error of a store that does not have a command.
+/// The beginning of the error (without `-`) of a store that does not know a command.
 const UNKNOWN_COMMAND: &[u8] = b"ERR unknown command";
 
 /// The time until a key or field expires, counted from when the store was asked (PTTL, HPTTL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Left {
-    /// The store was not asked, or its reply was not a number.
+    /// The store was not asked, or its reply was not a valid number, or none came.
     #[default]
     Unknown,
     /// The store has replied that there is no such key.
     NoKey,
-    /// The key, or the field, does not expire: the store has replied so or does not know HPTTL, or the reply
-    /// is about no hash.
+    /// The key, or the field, does not expire: the store has replied so, has no such field, or does not know HPTTL, or
+    /// the read is not about a hash.
     Endless,
     For(Duration),
 }
@@ -93,9 +92,10 @@ impl Lifetime {
         is_unknown
     }
 
-    /// Returns the time for which the reply to the read is valid unless the key is written; zero if that is
-    /// unknown, and many years if nothing expires. `is_of_none` says that the reply looks like that of a
-    /// store without the key.
+    /// Returns the time, from the sending of the read, for which its reply is valid unless the key is written: until
+    /// the key, or a field with a known expiry, expires; many years if nothing does. Zero if the key's expiry is
+    /// unknown, or if there was no key but the reply does not look like that of a store without it (`is_of_none`).
+    /// Fields whose expiry is unknown ([`Self::may_lose_fields`]) are left out.
     pub fn left(&self, is_of_none: bool) -> Duration {
         let of_key = match self.key {
             Left::Endless => ENDLESS,
@@ -106,8 +106,8 @@ impl Lifetime {
         of_key.min(self.fields.known())
     }
 
-    /// True if the key, or a field that the reply is about, has expired when `elapsed` has passed since the
-    /// read was sent.
+    /// True if the key, or a field that the reply is about, is known to have expired when `elapsed` has passed since
+    /// the read was sent.
     pub fn has_ended(&self, elapsed: Duration) -> bool {
         elapsed >= self.key.known().min(self.fields.known())
     }
@@ -123,8 +123,8 @@ impl Left {
         if let Self::For(left) = self { left } else { ENDLESS }
     }
 
-    /// Reads a store's reply (`answer`) to PTTL or HPTTL in milliseconds (-1: no expiry); `missing` is
-    /// returned for -2, the reply of a store without such a key or field.
+    /// Reads a store's reply (`answer`) to PTTL, or an element of that to HPTTL, in milliseconds (-1: no expiry);
+    /// `missing` is returned for -2, the reply of a store without such a key or field.
     fn of(answer: &[u8], missing: Self) -> Self {
         match integer(answer) {
             Some(-1) => Self::Endless,
@@ -141,7 +141,8 @@ impl Left {
 pub struct FieldExpiry(Vec<(BackendId, Timestamp)>);
 
 impl FieldExpiry {
-    /// True unless the store has shown in the last minute that its fields never expire.
+    /// True unless the store has shown in the last minute that its hash fields never expire, as it does not know
+    /// `HPTTL`.
     pub fn may_expire(&self, backend: BackendId, now: Timestamp) -> bool {
         !self.0.iter().any(|(own, until)| *own == backend && now < *until)
     }
@@ -163,8 +164,8 @@ fn key_left(told: &[u8]) -> Left {
     Left::of(told, Left::NoKey)
 }
 
-/// Returns the earliest expiry among the fields in a reply (`told`) to `HPTTL`. A field that is missing does
-/// not expire.
+/// Returns the earliest expiry among the fields in a reply (`told`) to `HPTTL`; unknown if that of any field is. A
+/// field that is missing does not expire.
 fn fields_left(told: &[u8]) -> Left {
     let Some(answers) = elements(told) else { return Left::Unknown };
     answers.map(|answer| Left::of(answer, Left::Endless)).fold(Left::Endless, |earliest, left| {

@@ -1,6 +1,6 @@
-//! Hot keys, on their home core. Answers reads from kept replies, lets reads of the same reply share one
-//! fetch, and makes everything kept of a key invalid before a write of it is sent. Knows neither clients nor
-//! connections to stores.
+//! Hot keys, on their home core (the one through which all requests for a key pass). Answers reads from kept replies
+//! (those held in memory), lets reads of the same reply share one fetch, and makes all kept replies of a key invalid
+//! before a write of it is sent. Has no access to clients or connections to stores.
 //!
 //! ```text
 //!   request ── slot warm? ── hot? ── write ──────────────────> version + 1, until its reply has come ──> link
@@ -11,10 +11,10 @@
 //!                                      └─ else ──> begins the next fetch: PTTL, HPTTL for fields, and itself
 //! ```
 //!
-//! A fetch that is sent after a read came answers that read, whatever anybody writes: so reads of a hot key
-//! cost its store one fetch in a round trip. The next fetch leaves when the earlier one is answered, or at
-//! once if a write has begun since the earlier one was sent; at most two fetches of one reply are in flight.
-//! A fetch takes the next free place in its store's window, and reads join it until then.
+//! A fetch that is sent after a read came answers that read, whatever anybody writes: so reads of a hot key cost its
+//! store one fetch in a round trip. The next fetch leaves when the earlier one is answered, or at once if a write has
+//! begun since the earlier one was sent; at most two fetches of one reply are in flight. A fetch takes the next free
+//! place in its store's window (limit on requests in flight), and reads join it until it is sent.
 //!
 //! Requests of a connection keep their order: fetches and the connection's own requests for the key go over
 //! one connection to the store, so a request is held back only while an earlier one of its connection is yet
@@ -30,7 +30,7 @@
 //! | requests for hot keys that have yet to be answered, and writes that no home sees | `under_way.rs` |
 //! | the keys of a request, where it names several | `../reach.rs` |
 //! | changes that stores tell of | `tracking.rs` |
-//! | when a reply ends by itself | `lifetime.rs` |
+//! | when a kept reply becomes untrue without a write: its key, or a field, expires | `lifetime.rs` |
 //! | values of several keys in one reply: `MGET` | `several.rs` |
 //! | a key's value, whichever request asks for it | `value.rs` |
 //! | what would be done, for `QOS EXPLAIN` | `explain.rs` |
@@ -94,28 +94,29 @@ use under_way::{Open, UnderWay, Values};
 /// The least time between two checks of whether all requests are answered that were sent before a key became
 /// hot.
 const LOOKS_APART: Duration = Duration::from_micros(500);
-/// The time after which a read that still waits counts as one more request for its key, so that the key stays
-/// hot while its store does not reply; also the time between two such counts.
+/// The time after which a request that still waits (counted from when its fetch was sent, or from when it was held
+/// back) counts as one more read of its key, so that the key stays hot while its store does not reply; also the time
+/// between two such counts. Without effect unless a tenant accepts expired replies (`stale_on_error`).
 const ASKS_AGAIN: Duration = Duration::from_millis(50);
-/// The divisor of a client's output limit: the replies of one fetch that a client gets at once may take up at
-/// most a quarter of the limit.
+/// The divisor of a client's output limit: the replies of one fetch that a client gets at once may take up at most a
+/// quarter of the limit, except that one reply is always permitted.
 const OUTPUT_PART: usize = 4;
 
-/// Maximum number of reads in one transaction that are compared with kept replies (those held in memory). The
-/// keys of further reads count as written.
+/// Maximum number of reads in one message (a transaction, or the keys of an `MGET`) whose replies are compared with
+/// those that other clients have got. The keys of further reads count as written.
 const INNER_READS_MAX: usize = 1_024;
 
-/// The least time between two searches of the queues in front of the stores for requests about a key that has
-/// become hot. A search is repeated while such requests cannot be taken out, because a queued request for
-/// several keys names the key, or its slot is moving.
+/// The least time between two steps of the search of the queues in front of the stores for requests about keys that
+/// have become hot. The search goes on for keys whose requests cannot be taken out yet, because a queued request for
+/// several keys names the key, its slot is moving, or there is too much to examine in one step.
 const NOTICES_APART: Duration = Duration::from_millis(5);
 
-/// Whether a request for a hot key is handled for the first time, and so is to be counted.
+/// Whether a request for a key that may be hot is handled for the first time, and so counts towards the key's load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
     /// The request has just arrived, and is counted.
     First,
-    /// The request was held back or queued, and was counted before.
+    /// The request was handled before and held back, or was taken out of a queue: it was counted when it came.
     Again,
 }
 
@@ -127,7 +128,8 @@ pub enum Meeting {
     /// The request goes to the store, and the caller reports with `Note::Sent` when it has been put on the
     /// connection.
     PassesReported,
-    /// The request is answered with this reply from memory, which has so many values.
+    /// The request is answered with this reply from memory. The number is that of the values in it: one for each key of
+    /// an `MGET`, else 1.
     Answered(Bytes, usize),
     /// The request waits for a fetch (shared read of a hot key), or is held back behind earlier requests of
     /// its connection.
@@ -156,7 +158,8 @@ pub struct TooOften {
 pub struct HotKeyStage {
     settings: HotSettings,
     keys: HotKeys,
-    /// Hot keys by the index in their [`HotId`], which is below 512; None where no hot key has the index.
+    /// Hot keys by the index in their [`HotId`], which is below 512; None where no hot key has the index, or where the
+    /// key is too long to be stored whole.
     entries: Vec<Option<Box<Entry>>>,
     /// The number of hot keys: entries that are not `None`.
     known: usize,
@@ -179,24 +182,28 @@ pub struct HotKeyStage {
     /// The earliest deadline of the requests held back, or a time before that.
     held_until: Timestamp,
     resumed: VecDeque<Held>,
-    /// The number of keys that became hot and for which the queues have not been searched yet.
+    /// The number of hot keys that have not left [`Warmth::Queued`]: requests for them may wait, unknown, in the queues
+    /// in front of the stores.
     unnoticed: usize,
     noticed_at: Timestamp,
-    /// The number of keys that have become hot since this core started.
+    /// The number of keys that have become hot since this core started; keys too long to be stored whole do not count.
     promotions: u64,
-    /// The number of keys that had become hot when a search of the queues began that has yet to be finished: it finds
-    /// the requests for these. None if no search is unfinished.
+    /// The value of `promotions` when the unfinished search of the queues in front of the stores began. The search
+    /// finds the requests for keys that were hot by then; later keys are left to the next one. None if no search is
+    /// unfinished.
     searched_for: Option<u64>,
     /// The number of keys of queued requests that all searches of the queues have read so far, which a metric
     /// shows.
     examined: u64,
     under_way: UnderWay,
-    /// True if the slot of the last request has enough traffic that its keys are counted.
+    /// True if the slot of the request that [`Self::notices`] was last called with has enough traffic that its keys are
+    /// counted one by one. Requests for several keys do not change it.
     is_warm: bool,
     copies: Copies,
     tracking: Tracking,
     fields: FieldExpiry,
-    /// Ages of the replies from memory when they were sent: the time since the store was asked.
+    /// Ages of the replies from memory when they were sent: the time since the store was asked. Replies sent after
+    /// their expiry (`stale_on_error`) do not count.
     ages: Durations,
     /// Copies of kept replies (those held in memory) to lend to other cores.
     to_lend: VecDeque<(ShardId, Copy)>,
@@ -260,8 +267,8 @@ impl HotKeyStage {
         &self.settings.slots
     }
 
-    /// Counts a request that is about to be sent from this core to a store. True if [`HotKeyStage::meet`]
-    /// must handle it before it is sent.
+    /// Counts a request for one key that is about to be sent from this core to a store, in the key's slot. Other
+    /// requests are not counted here. True if [`HotKeyStage::meet`] must handle the request before it is sent.
     #[inline]
     pub fn notices(&mut self, envelope: &Envelope) -> bool {
         let touches = envelope.touches;
@@ -395,8 +402,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Holds a request (`frame`) for the hot key `id` back until earlier ones of its client connection are
-    /// sent. False if this core holds back 65,536 requests or 16 MiB of them already.
+    /// Holds a request (`frame`) for the hot key `id` back, so that it does not overtake earlier ones of its client
+    /// connection. False, and nothing is held, if the key is no longer hot, or if this core would then hold back more
+    /// than 65,536 requests or 16 MiB of them.
     fn hold(
         &mut self,
         connection: u64,
@@ -420,8 +428,9 @@ impl HotKeyStage {
         self.held_bytes -= held.iter().map(|held| held.frame.len()).sum::<usize>();
     }
 
-    /// Counts requests from another core for a hot key, or requests that it answered from copies of kept
-    /// replies (those held in memory), and lends copies to cores that ask often.
+    /// Counts `count` requests of another core (`from`) for a hot key that were answered from memory: by this core, or
+    /// by that core from copies of kept replies (those held in memory). Then, at most every 20 ms, chooses the cores
+    /// that ask often, and lends copies to those that have none. Does nothing for requests of this core itself.
     fn handle_elsewhere(&mut self, env: &Env, id: HotId, (from, count): (ShardId, u32), now: Timestamp) {
         let own = env.settings.id;
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -432,8 +441,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a core's report of how many requests it answered from copies of a key whose home is this core.
-    /// Renews a kept reply (one held in memory) that expires soon.
+    /// Handles another core's report of how many requests it answered from copies of the kept replies (those held in
+    /// memory) of one key. Begins to fetch one of these replies anew if it expires soon, since no request on this core
+    /// would.
     pub fn handle_copy_hits(&mut self, env: &Env, told: CopyHits, now: Timestamp) {
         let CopyHits { from, id, hits } = told;
         self.keys.note_many(id, u64::from(hits));
@@ -446,7 +456,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Stores a copy of another core's kept reply (one held in memory), which that core lends to this one.
+    /// Stores a copy of another core's kept reply (one held in memory), which that core lends to this one. Drops it if
+    /// this core has no room for more copies.
     pub fn take_copy(&mut self, env: &Env, copy: &Copy, now: Timestamp) {
         let Self { copies, to_tell, settings, .. } = self;
         let bytes_max = settings.bytes_max;
@@ -481,10 +492,10 @@ impl HotKeyStage {
         self.to_tell.pop_front()
     }
 
-    /// Lets a request for a hot key be sent to the store without a shared fetch. All requests of its client
-    /// connection that are held back, or wait for a fetch that is not sent yet, are sent before it. `id` is
-    /// the key, and `open` the record that is kept of the request until it is answered. Returns what the
-    /// caller does with the request.
+    /// Lets a request for a hot key be sent to the store on its own, without a shared fetch. Before it are sent, also
+    /// on their own, the requests of its client connection for the key that are held back, or wait for a fetch that
+    /// holds back later ones. `id` is the key, and `open` the record that is kept of the request until it is answered.
+    /// Returns what the caller does with the request.
     fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
         let connection = connection_of(env, envelope);
         self.detach(env, id, connection);
@@ -506,9 +517,9 @@ impl HotKeyStage {
         open_read(&self.keys, id, envelope, frame)
     }
 
-    /// Begins a fetch (shared read of a hot key) of the reply to a request (`frame`), for which no read waits
-    /// yet. A fetch that no read joins is dropped before it is sent, unless it renews a kept reply
-    /// (`is_ahead_of_time`).
+    /// Begins a fetch (shared read of a hot key) of the reply to a request (`frame`), for which no read waits yet. A
+    /// fetch that no read joins is dropped before it is sent, unless `is_ahead_of_time` says that it is to be sent all
+    /// the same, for instance to renew a kept reply.
     fn fetch(
         &mut self,
         env: &Env,
@@ -532,8 +543,8 @@ impl HotKeyStage {
         flight
     }
 
-    /// Queues a fetch (shared read of a hot key) to be sent, unless other fetches of the same reply have to
-    /// be answered first.
+    /// Adds a fetch (shared read of a hot key) to those that may be sent, unless other fetches of the same reply have
+    /// to be answered first. Does nothing if it is among them already.
     fn let_leave(&mut self, id: FlightId) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage == Stage::Gathering) else {
             return;
@@ -559,9 +570,9 @@ impl HotKeyStage {
         Meeting::Waits
     }
 
-    /// Sends on their own, in their order, the requests of a client connection that wait for a fetch (shared
-    /// read of a hot key) which is not sent yet, or are held back. The connection's next request for the key
-    /// is about to be sent or queued, and could overtake them otherwise.
+    /// Has the requests of a client connection for the hot key `id` sent on their own, in their order, that are held
+    /// back, or wait for a fetch (shared read of the key) that holds back later ones. The connection's next request for
+    /// the key is about to be sent or queued, and could overtake them otherwise.
     fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
@@ -593,14 +604,15 @@ impl HotKeyStage {
         }
     }
 
-    /// True if it is time to search the queues in front of the stores for requests for keys that have just
-    /// become hot: there are such keys, and the last search is 5 ms ago.
+    /// True if it is time for a step of the search of the queues in front of the stores: requests for keys that have
+    /// become hot may be in them, and the last step is at least 5 ms ago.
     fn is_notice_due(&self, now: Timestamp) -> bool {
         self.unnoticed > 0 && now.since(self.noticed_at) >= NOTICES_APART
     }
 
-    /// Begins a search of the queues in front of the stores for requests about keys that have become hot, or goes on
-    /// with an unfinished one. A part of a search is due at most once in 5 ms; None in between, and without such keys.
+    /// Returns what the caller has to search the queues in front of the stores for: requests about keys that have
+    /// become hot. Begins a search, or goes on with an unfinished one. None without such keys, or if the last call that
+    /// returned something is less than 5 ms ago.
     pub fn search(&mut self, now: Timestamp) -> Option<Search> {
         if !self.is_notice_due(now) {
             return None;
@@ -621,8 +633,8 @@ impl HotKeyStage {
         Some(Search { keys, promotions, since })
     }
 
-    /// Records that a part of a search of the queues has read so many keys of queued requests, and whether nothing of
-    /// the search is left to do.
+    /// Records the result of one step of a search ([`Self::search`]): the number of keys of queued requests that it has
+    /// read (`examined`), and whether nothing of the search is left to do.
     pub fn handle_searched(&mut self, examined: u64, is_finished: bool) {
         self.examined += examined;
         if is_finished {
@@ -630,8 +642,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Records that a queued request (`frame`) is for a key that has become hot. The request stays in the
-    /// queue and counts as in flight from now on.
+    /// Records that a queued request (`frame`) is for the hot key `id`, if that was not known. The request stays in the
+    /// queue in front of its store and counts as in flight from now on.
     pub fn handle_queued(&mut self, env: &Env, id: HotId, envelope: &Envelope, frame: &[u8]) {
         self.handle_unqueued(env, envelope);
         let Some(entry) = entry_of(&mut self.entries, id) else { return };
@@ -646,8 +658,8 @@ impl HotKeyStage {
         self.handle_passed(connection_of(env, envelope), envelope, (id, open));
     }
 
-    /// True if a client connection has an unanswered request that may be about keys of other home cores, or
-    /// about keys that are unknown (EXEC, a script, FLUSHALL). The connection's later requests for a hot key
+    /// True if a client connection has an unanswered request, sent from this core, that may be about keys of other home
+    /// cores, or about keys that are unknown (EXEC, a script, FLUSHALL). The connection's later requests for a hot key
     /// must not overtake it.
     pub fn is_about_any(&self, connection: u64) -> bool {
         self.under_way.is_about_any(connection)
@@ -668,8 +680,8 @@ impl HotKeyStage {
         open.for_each_cell(|cell| self.settings.versions.end(cell));
     }
 
-    /// Records that the queues were searched for requests for a key that has become hot, so that all of them
-    /// are known. Reads of the key may share fetches from now on.
+    /// Records that all queued requests for a key that has become hot are known by now. Reads of the key may share
+    /// fetches from now on (in front of a cluster only once all earlier requests are answered).
     pub fn handle_noticed(&mut self, id: HotId, now: Timestamp) {
         if let Some(entry) = entry_of(&mut self.entries, id)
             && entry.warmth == Warmth::Queued
@@ -679,12 +691,12 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a request (`frame`) for several keys whose home is this core. Answers an `MGET` from memory if all
-    /// its values are kept; any other request goes to the store and joins no fetch. Counts an `MGET` as a read of
-    /// each key, unless it is long. Sends earlier requests of its connection for its hot
-    /// keys, which wait or are held back, before it; if it writes, makes the kept replies of these keys
-    /// invalid. Refuses it if one of them is written more often than permitted. A write whose keys cannot be
-    /// parsed counts as one of all keys of its store.
+    /// Handles a request (`frame`) for several keys whose home is this core. Answers an `MGET` from memory if all its
+    /// values are kept; any other request goes to the store and joins no fetch. Counts an `MGET` as a read of each key,
+    /// unless it is longer than 8 KiB. Sends earlier requests of its connection for its hot keys, which wait or are
+    /// held back, before it. If it writes, refuses it if one of its hot keys is written more often than permitted, and
+    /// otherwise makes the kept replies of these keys invalid. A write whose keys cannot be parsed counts as one of all
+    /// keys of its store.
     fn meet_keys(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) -> Meeting {
         let is_write = envelope.nature.effect() == Effect::Write;
         let is_of_values = !is_write && value::is_asked_of_several(frame);
@@ -795,9 +807,10 @@ impl HotKeyStage {
         }
     }
 
-    /// Returns the reads in a message, of which the replies are compared with those that others have got
-    /// ([`Self::compare_read`]); none of keys that the message writes, whose version cells are `cells`. Beyond 1,024
-    /// reads, the keys of further ones are added to `cells`. Sorts `cells`, and leaves each once.
+    /// Returns the reads in a message whose replies are to be compared with those that other clients have got
+    /// ([`Self::compare_read`]); none in shadow mode. Leaves out reads of keys that the message writes, whose version
+    /// cells (counters of writes) are `cells`. Beyond 1,024 reads, adds the cells of further ones to `cells`. Sorts
+    /// `cells`, and leaves each once.
     fn reads_of(
         &self,
         env: &Env,
@@ -827,12 +840,13 @@ impl HotKeyStage {
         read
     }
 
-    /// Records that a message may change keys from now on, though the hot keys' stage does not handle it: if it may
-    /// write, changes the version cells (counters of writes) of all keys that it writes, or of its backend if they
-    /// are unknown or the message is longer than 256 KiB. Returns the cells, which the caller passes to
-    /// [`Self::end_writes`] when the message is answered, or to [`Self::put_off_writes`] when it is lost; and the
-    /// reads in the message, which the caller passes to [`Self::compare_read`] with the reply. Both are empty if
-    /// the handling of hot keys is off.
+    /// Records that a message may change keys from now on, though it is sent from another core than its keys' home or
+    /// on a private link, so that [`Self::meet`] does not handle it. If it may write, changes the version cells
+    /// (counters of writes) of all keys that it writes, or of its backend if they are unknown or the message is longer
+    /// than 256 KiB. Returns the cells, which the caller passes to [`Self::end_writes`] when the message is answered,
+    /// or to [`Self::put_off_writes`] when it is lost; and the reads in the message, which the caller passes to
+    /// [`Self::compare_read`] with the reply. No reads are returned for a message that is longer or writes unknown
+    /// keys. Both are empty if the handling of hot keys is off.
     pub fn begin_elsewhere(
         &self,
         env: &Env,
@@ -876,8 +890,8 @@ impl HotKeyStage {
         told.is_ok().then_some(cells)
     }
 
-    /// Records that the writes for which [`Self::begin_elsewhere`] returned these cells (counters of writes) are
-    /// over.
+    /// Records that the writes for which [`Self::begin_elsewhere`] returned these cells (counters of writes) are no
+    /// longer in flight: they were answered, or never sent.
     pub fn end_writes(&self, cells: &[Cell]) {
         cells.iter().for_each(|cell| self.settings.versions.end(*cell));
     }
@@ -907,8 +921,9 @@ impl HotKeyStage {
         ids.into_iter().for_each(|id| self.detach(env, id, connection));
     }
 
-    /// True if fetches (shared reads of hot keys), detached or resumed requests, copies or reports wait to be
-    /// sent.
+    /// True if anything waits to be sent for hot keys: fetches (shared reads), requests that no longer wait for a fetch
+    /// or are no longer held back, and, to other cores, copies of kept replies or reports of how often copies were
+    /// used.
     #[inline]
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
@@ -968,8 +983,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Drops a fetch (shared read of a hot key) that is not sent. The next fetch of the same reply, which may
-    /// have been waiting for its end, leaves.
+    /// Drops a fetch (shared read of a hot key) that is not sent. The next fetch of the same reply, which may have been
+    /// waiting for its end, may then be sent.
     fn drop_fetch(&mut self, id: FlightId) {
         let Some(dropped) = self.flights.end(id) else { return };
         let Some(entry) = entry_of(&mut self.entries, dropped.hot) else { return };
@@ -978,9 +993,10 @@ impl HotKeyStage {
         next.into_iter().for_each(|next| self.let_leave(next));
     }
 
-    /// Records that a fetch (shared read of a hot key) has been put on the connection to the store, and asks
-    /// the store to report the key's next change if the reply is to be kept. Later requests of the waiting
-    /// client connections may go on, except where weir stands in front of a cluster.
+    /// Records that a fetch (shared read of a hot key) has been put on the connection to the store. If its reply is to
+    /// be kept and stores are to report changes, asks the store to report the key's next one. Later requests of the
+    /// waiting client connections may go on, except of those with several waiting reads, and except in front of a
+    /// cluster.
     fn handle_fetch_sent(&mut self, env: &Env, id: FlightId, at: Timestamp) {
         let Some(flight) = self.flights.get(id).filter(|flight| flight.stage != Stage::Sent) else { return };
         let mut entry = entry_of(&mut self.entries, flight.hot);
@@ -1017,9 +1033,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a reply that is sent from this core, or has come to its client's core: the request is no
-    /// longer in flight. For an `MGET` that failed because the store is unavailable, returns kept values to
-    /// send instead, if the tenant accepts expired replies; else None.
+    /// Handles a reply, or an error of weir's in its place, to a request that this core has sent, before it is passed
+    /// on: the request is no longer in flight. For an `MGET` that failed because the store is unavailable, returns kept
+    /// values to send instead, if the tenant accepts expired replies; else None.
     #[inline]
     pub fn handle_reply(
         &mut self,
@@ -1105,9 +1121,9 @@ impl HotKeyStage {
         self.keys.note_key_cost(hash, cost);
     }
 
-    /// Handles a note (message) about a request: it was sent; or it was answered before its store replied,
-    /// and the store may still carry it out; or the store can no longer carry it out. Ignores all other
-    /// notes.
+    /// Handles a note (message) about a request that this core has sent: it was put on its connection; or it is
+    /// answered before its store replies, which may still carry it out; or it is over at the store, too (the store has
+    /// replied, or its connection is lost). Ignores all other notes.
     pub fn handle_note(&mut self, env: &Env, to: ReplyTo, note: Note) {
         match note {
             Note::Sent(at) => match to.flight_id() {
@@ -1145,9 +1161,9 @@ impl HotKeyStage {
         });
     }
 
-    /// Handles the reply to a fetch (shared read of a hot key), or its failure, after which it may be sent
-    /// once more. Returns the reads that the reply is for; None for the reply to a command sent before the
-    /// fetch (`PTTL`, `HPTTL`), and for an unknown fetch.
+    /// Handles the reply to a fetch (shared read of a hot key), or its failure, after which it may be sent once more.
+    /// Returns the reads that get this reply or error now; None for the reply to a command sent before the fetch
+    /// (`PTTL`, `HPTTL`), and for an unknown fetch.
     pub fn land(
         &mut self,
         env: &mut Env,
@@ -1223,9 +1239,9 @@ impl HotKeyStage {
         Some(Landed::new(flight.waiters, outcome, payer).sparing(spared))
     }
 
-    /// Sends a failed fetch (shared read of a hot key) once more, for waiting reads whose client connection
-    /// has sent nothing for the key since. Returns the reads that get the error instead; None if the fetch is
-    /// not sent again. `hot` is the key.
+    /// Sends a failed fetch (shared read of a hot key) once more, for the waiting reads except the first whose client
+    /// connection has sent nothing for the key since. Returns the other reads, which get the error; None if the fetch
+    /// is not sent again. `hot` is the key.
     fn fetch_again(&mut self, env: &Env, (id, hot): (FlightId, HotId)) -> Option<Vec<Waiter>> {
         let entry = entry_of(&mut self.entries, hot)?;
         let may_wait = |waiter: &Envelope| entry.is_latest(connection_of(env, waiter), id);
@@ -1252,9 +1268,9 @@ impl HotKeyStage {
         Some(told)
     }
 
-    /// Handles a fetch (shared read of a hot key) that failed because the store is unavailable. Returns the
-    /// waiting reads whose tenant accepts expired replies (`stale_on_error`), and the reply that they get.
-    /// `hot` is the key.
+    /// Handles a fetch (shared read of a hot key) that failed because the store is unavailable. Takes out the waiting
+    /// reads whose tenant accepts a reply as old as the kept one (`stale_on_error`), and returns them with that reply.
+    /// Returns no reads if no reply is kept. `hot` is the key.
     fn spare(
         &mut self,
         env: &mut Env,
@@ -1295,10 +1311,10 @@ impl HotKeyStage {
         has_room(self.kept())
     }
 
-    /// Compares a reply that the store has just sent with the kept reply (one held in memory) to the same
-    /// request (`asked` is its hash). If they differ though no write went through weir, the key was written
-    /// without weir: the key's cell (counter of writes) changes, so that no core sends the older reply to a
-    /// client that has seen this one.
+    /// Compares a reply that the store has just sent with the kept reply (one held in memory) to the same request
+    /// (`asked` is its hash), and drops the kept one if they differ. If that was still valid, the key was written
+    /// without weir: the key's cell (counter of writes) changes, so that no core sends the older reply to a client that
+    /// has seen this one. Does nothing in shadow mode.
     fn compare(&mut self, env: &mut Env, (id, asked): (HotId, u64), reply: &[u8], now: Timestamp) {
         let Self { entries, keys, settings, .. } = self;
         let Some(entry) = entry_of(entries, id).filter(|_| settings.mode == Mode::On) else { return };
@@ -1311,8 +1327,8 @@ impl HotKeyStage {
     }
 
     /// Compares the store's `reply` to reads, to one by itself or to those within a transaction, with the last replies
-    /// that any core kept or saw, wherever the keys' homes are. Does nothing for an error, for a transaction that was
-    /// aborted, or where no reply came.
+    /// that any core kept or saw, wherever the keys' homes are. Where one differs, makes the kept replies of the key
+    /// invalid on all cores. Does nothing for an error, for a transaction that was aborted, or where no reply came.
     pub fn compare_read(&mut self, read: &[InnerRead], reply: &[u8]) {
         let is_alone = read.first().is_some_and(|read| read.place.0.is_none());
         if is_alone && !value::is_error(reply) {
@@ -1328,8 +1344,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Compares the `reply` to one request, which has this place in a transaction (None: it is in none), with the last
-    /// replies to its reads. These are taken off `read`.
+    /// Compares the `reply` to one request, the one with index `place` in a transaction (None: it is in none), with the
+    /// last replies to the reads in it, of which an `MGET` has one for each key. Where one differs, makes the kept
+    /// replies of its key invalid. Takes these reads off the front of `read`.
     fn compare_parts<'a>(
         &self,
         read: &mut Peekable<impl Iterator<Item = &'a InnerRead>>,
@@ -1360,9 +1377,9 @@ impl HotKeyStage {
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back the reads that joined the fetch (shared read of a hot key) `flight` after it was sent, to
-    /// handle them again: the key has expired since then, and these reads may have come after that. `id` is
-    /// the fetch's id.
+    /// Holds back, to handle them again, the reads of the fetch (shared read of a hot key) `flight` that hold back
+    /// later ones (`is_bound`): they may have joined after the fetch was sent, and its key, or a field, has expired
+    /// since then. `id` is the fetch's id.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
@@ -1453,8 +1470,8 @@ impl HotKeyStage {
         self.turned_at = now;
     }
 
-    /// True if anything is to be done for hot keys at the end of a turn (pass of the shard's loop) at this
-    /// time. In most turns nothing is.
+    /// True if [`Self::handle_turn_end`] and the functions that send and refuse requests have anything to do for hot
+    /// keys at this time. In most turns (passes of the shard's loop) they have not.
     #[inline]
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.is_count_due(now)
@@ -1465,9 +1482,10 @@ impl HotKeyStage {
             || self.poll_deadline().is_some_and(|at| at <= now)
     }
 
-    /// Ends a turn (pass of the shard's loop): reports how many requests copies answered, adds and drops hot
-    /// keys, and lets lost writes expire. `is_sent` says whether a request for a backend and slot that was
-    /// sent up to a time is still unanswered.
+    /// Ends a turn (pass of the shard's loop): reports how many requests copies answered, adds keys that have become
+    /// hot and drops others, finds out for which hot keys no unknown request is in flight any more, and stops counting
+    /// writes as in flight that were lost long enough ago. `is_sent` says whether a request for a backend and slot that
+    /// was sent up to a time is still unanswered.
     pub fn handle_turn_end(
         &mut self,
         env: &mut Env,
@@ -1562,9 +1580,9 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles a store's reply to `CLIENT TRACKING`: `tracks` says whether it reports changes of registered
-    /// keys from now on, or cannot. If it does, replies that were kept without such reports are fetched
-    /// again.
+    /// Handles a store's reply to `CLIENT TRACKING`: `tracks` says whether it reports changes of registered keys from
+    /// now on, or cannot. If it does, kept replies of its keys, which were read without such reports, expire now. If it
+    /// cannot, it is not asked again for a minute.
     pub fn handle_tracker_opened(&mut self, env: &Env, backend: BackendId, tracks: bool, now: Timestamp) {
         if tracks {
             self.tracking.handle_tracks(backend, now);
@@ -1628,8 +1646,8 @@ impl HotKeyStage {
         own.for_each(|entry| entry.registration = Registration::Unregistered);
     }
 
-    /// Handles the loss of a tracker (the connection on which a store reports changes of keys): replies that
-    /// were kept because of it are no longer sent.
+    /// Handles the loss of a tracker (the connection on which a store reports changes of keys), or a failed attempt to
+    /// open it. If the store reported changes on it, all kept replies of the store's keys expire now.
     pub fn handle_tracker_lost(&mut self, env: &mut Env, backend: BackendId, now: Timestamp) {
         let tracked = self.tracking.tracks(backend);
         self.tracking.handle_lost(backend, now);
@@ -1640,8 +1658,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Marks a store's keys as not registered for reports of changes (`CLIENT TRACKING`), and ends the time
-    /// for which their replies may be sent.
+    /// Marks a store's keys as not registered for reports of changes (`CLIENT TRACKING`), and lets their kept replies
+    /// (those held in memory) expire now.
     fn unregister(&mut self, env: &Env, backend: BackendId, now: Timestamp) {
         self.forget_registrations(env, backend);
         self.end_kept(env, backend, now);
@@ -1666,8 +1684,9 @@ impl HotKeyStage {
         self.tracking.poll_task()
     }
 
-    /// Drops a key that is no longer hot. All requests for it that are held back, or wait for a fetch (shared
-    /// read of a hot key) which is not sent yet, are sent on their own.
+    /// Drops the state of a key that is no longer hot, and makes copies of its replies on other cores invalid. The
+    /// requests for it that are held back, or wait for a fetch (shared read of the key) which holds back later ones,
+    /// are sent on their own.
     fn let_go(&mut self, env: &Env, mut entry: Box<Entry>) {
         // Later writes of the key go unnoticed, so copies on other cores become invalid now.
         self.settings.versions.pass(Cell::of_hash(entry.hash));
@@ -1702,9 +1721,9 @@ impl HotKeyStage {
             && now.since(self.counted_at) >= ASKS_AGAIN
     }
 
-    /// Counts reads that wait for a store which does not reply as further requests, so that their keys stay
-    /// hot. Their clients send no others meanwhile, and kept replies (those held in memory) of the keys may
-    /// be needed soon.
+    /// Counts requests that have waited for 50 ms or more, for a fetch or held back, as further reads of their keys, so
+    /// that the keys stay hot while their store does not reply. Their clients send no others meanwhile, and kept
+    /// replies (those held in memory) of the keys may be needed soon.
     fn count_waiting(&mut self, now: Timestamp) {
         self.counted_at = now;
         for (hot, waiting) in self.flights.slow(now.before(ASKS_AGAIN)) {
@@ -1760,7 +1779,8 @@ impl HotKeyStage {
         }
     }
 
-    /// Handles new quotas: tenants get new ids with them, so the last asker of each key is forgotten.
+    /// Handles new quotas, with which tenants get new ids, so the last asker of each key is forgotten, and with which
+    /// they may accept expired replies for another time.
     pub fn handle_quotas(&mut self, quotas: &Quotas) {
         self.stale_max = quotas.stale_on_error_max();
         self.entries.iter_mut().flatten().for_each(|entry| entry.last_asker = NOBODY);
@@ -1817,8 +1837,8 @@ impl HotKeyStage {
         figures
     }
 
-    /// Returns the numbers of hot keys, kept replies (those held in memory), fetches and waiting requests on
-    /// this core.
+    /// Returns figures of this core for reports: numbers of hot keys, kept replies (those held in memory), fetches,
+    /// waiting requests and the like.
     pub fn figures(&self, env: &Env) -> HotFigures {
         let (kept, kept_bytes) = self.kept();
         HotFigures {
@@ -1835,12 +1855,12 @@ impl HotKeyStage {
     }
 }
 
-/// Figures on one store that is asked to report changes of hot keys (CLIENT TRACKING).
+/// Figures of one core on one store that is asked to report changes of hot keys (CLIENT TRACKING).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrackingFigures {
-    /// Connections on which the store reports changes of keys.
+    /// Number of connections of the core on which the store reports changes of keys: 0 or 1.
     pub trackers: usize,
-    /// Hot keys whose next change the store will report.
+    /// Number of hot keys whose next change the store will report.
     pub tracked: usize,
 }
 
@@ -1857,26 +1877,30 @@ pub struct HotKey {
     pub database: Database,
     /// The tenant whose request for the key came last; `None` if unknown.
     pub tenant: Option<String>,
-    /// Reads per second, over the last second, including those that other cores answered from copies.
+    /// Reads per second, over about the last second, including those in `elsewhere`.
     pub reads: f64,
-    /// Writes per second, over the last second, through weir.
+    /// Writes per second through weir, over about the last second.
     pub writes: f64,
-    /// Reads per second that other cores answered from copies of this core's kept replies, over the last
-    /// second.
+    /// Reads per second that other cores answered from copies of this core's kept replies, over about the last second.
+    /// Where a tenant accepts expired replies, reads that wait for a store which does not reply count here once every
+    /// 50 ms.
     pub elsewhere: f64,
-    /// Request units per second that requests for the key cost, over the last second.
+    /// Request units per second that requests for the key cost, over about the last second, as far as their replies
+    /// show it.
     pub request_units: f64,
     /// Maximum number of requests per second, reads and writes together, that may be missing from `reads` and
     /// `writes`: those from before the key was counted.
     pub error: f64,
-    /// The key's share of its core's requests, 0 to 1.
+    /// The key's share of its home core's requests for keys (a short `MGET` counts once for each of its keys), 0 to 1,
+    /// over about the last second. Reads that other cores answered from copies do not count.
     pub share: f64,
     /// The time since the key became hot; `None` if it is not hot.
     pub hot_for: Option<Duration>,
-    /// The share of the key's reads since it became hot that were answered from memory, 0 to 1.
+    /// The share of the key's reads since it became hot that were answered from memory, on any core, 0 to 1.
     pub hit_ratio: f64,
-    /// The key's state: `counted` (not hot), `warming`, `kept`, `shared` (too few reads are answered from
-    /// memory, so no reply is kept) or `stale` (expired replies are sent because the store is unavailable).
+    /// The key's state: `counted` (not hot), `warming` (requests from before it became hot are unanswered, so no reply
+    /// is kept), `kept`, `shared` (keeping replies did not pay off, so none is kept for a while) or `stale` (expired
+    /// replies are sent because the store is unavailable).
     pub state: &'static str,
     /// The number of other cores that hold copies of the key's kept replies (those held in memory).
     pub copies: usize,
@@ -1897,9 +1921,12 @@ pub struct HotFigures {
     pub copies: usize,
     /// Number of fetches (shared reads of hot keys) that have not ended.
     pub flights: usize,
-    /// Number of requests for hot keys that wait for a fetch or are held back.
+    /// Number of requests for hot keys that wait for a fetch (shared read), or are held back so that they do not
+    /// overtake others.
     pub waiters: usize,
-    /// Number of requests in flight for hot keys, and of requests in flight that may write any key.
+    /// Number of requests sent from this core that may still be carried out: those for hot keys, those that may be
+    /// about keys of any core, and costly ones for other keys, whose price is counted by key. Reads that wait for a
+    /// fetch do not count.
     pub writes_under_way: usize,
     /// Number of keys of queued requests that were read so far, to find requests about keys that had become hot.
     pub examined: u64,
@@ -1918,14 +1945,14 @@ pub struct Unnoticed {
     pub database: Database,
     /// The bytes of the key that has become hot.
     pub key: Vec<u8>,
-    /// The number of keys that had become hot on this core since it started when this key did, itself included.
+    /// The key's number in the order in which keys have become hot on this core since it started, counted from 1.
     pub promotion: u64,
 }
 
 /// A search of the queues in front of the stores for requests about keys that have become hot.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// All keys whose queued requests are not known, sorted by their bytes.
+    /// The keys that are searched for: those for which requests may wait, unknown, in a queue. Sorted by their bytes.
     pub keys: Vec<Unnoticed>,
     /// The number of keys that have become hot on this core since it started. Requests that this part of the
     /// search parses are marked with it, so that later searches know which keys were looked for.
@@ -1936,7 +1963,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Returns the stores of all keys whose queued requests are not known, each once.
+    /// Returns the stores of all keys that are searched for, each once.
     pub fn backends(&self) -> Vec<BackendId> {
         let mut backends: Vec<BackendId> = self.keys.iter().map(|unnoticed| unnoticed.place.0).collect();
         backends.sort_unstable();
@@ -1944,7 +1971,7 @@ impl Search {
         backends
     }
 
-    /// Returns the ids of the keys, in any database, that have these bytes and whose queued requests are not known.
+    /// Returns the ids of those of the keys searched for, in any database, that have these bytes.
     pub fn named(&self, key: &[u8]) -> impl Iterator<Item = HotId> {
         let first = self.keys.partition_point(|unnoticed| unnoticed.key.as_slice() < key);
         self.keys[first..]
@@ -1954,8 +1981,8 @@ impl Search {
     }
 }
 
-/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot
-/// key) is sent now. Asks the store to do so if it was not asked.
+/// Returns whether the store will report the next change of a key for which a fetch (shared read of a hot key) is sent
+/// now. Asks the store to do so if it was not asked since the last change, or refused at least a second ago.
 fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestamp) -> Registration {
     match entry.registration {
         Registration::Unregistered => {}
@@ -1976,8 +2003,8 @@ fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry>
 const AWAY_TOLD: [&[u8]; 3] = [b"-LOADING ", b"-MASTERDOWN ", b"-CLUSTERDOWN "];
 const AWAY_FOUND: [&[u8]; 3] = [b"-UNAVAILABLE ", b"-OVERLOADED reason=stalled ", b"-BUSY backend="];
 
-/// True if a reply, or weir's error in its place, says that the store is unavailable. The store may itself be
-/// a weir, so errors of both kinds are looked for.
+/// True if a reply, or weir's error in its place, says that the store is unavailable. The store may itself be a weir,
+/// so errors of stores and of weir are both looked for.
 fn says_away(reply: &[u8]) -> bool {
     reply.first() == Some(&b'-') && AWAY_TOLD.iter().chain(&AWAY_FOUND).any(|word| reply.starts_with(word))
 }
@@ -2042,7 +2069,8 @@ const fn mark_of(database: Database) -> u64 {
     (database.0 as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Returns the parts of a route on which a reply depends: the RESP version and the database.
+/// Returns the parts of a request's route on which its reply depends, besides the request itself: the RESP version and
+/// the database.
 fn dialect_of(route: Route) -> (Protocol, Database) {
     (route.protocol, route.database)
 }
@@ -2071,7 +2099,8 @@ fn longer(asker: Option<Asker>, quotas: &Quotas) -> Duration {
     present_tenant(asker, quotas).map_or(Duration::ZERO, |tenant| quotas.tenant(tenant).stale_on_error)
 }
 
-/// Counts a read of one of a request's keys, given with its hash. Returns the key's id if it is hot.
+/// Counts a read of one key of a request for several, given with its hash, in its slot and, if that has enough traffic,
+/// by key. Returns the key's id if it is hot, else None.
 fn count_read(keys: &mut HotKeys, (key, hash): (&[u8], u64)) -> Option<HotId> {
     let slot = slot_of(key);
     if keys.note(slot) { keys.note_key(slot, hash, key, Access::Read) } else { None }

@@ -1,5 +1,5 @@
-//! Values of several hot keys in one reply: the answers to `MGET` from memory, and what its replies from stores
-//! show of the values that are kept.
+//! Values of several hot keys in one reply: the answers to `MGET` from memory, and the comparison of stores' replies to
+//! it with the values that are kept.
 
 use bytes::Bytes;
 
@@ -16,12 +16,12 @@ use crate::shard::settings::Mode;
 use crate::values::Timestamp;
 
 impl HotKeyStage {
-    /// Returns the reply to an `MGET` of these hot keys, in this order, from memory, if all their values are kept.
-    /// None of the keys has been written through weir since its value was asked for, so the values are of one
-    /// moment, as a store's are. If a value is missing, returns None and begins a fetch (shared read of a hot key)
-    /// of it, for which nobody waits, provided that its reply would be kept. All keys are of the request's slot, to
-    /// which the fetches go; returns None for others, since weir splits an `MGET` of several slots if all its keys
-    /// are hot.
+    /// Returns the reply to an `MGET` of these hot keys (`ids`), in this order, from memory, if all their values are
+    /// kept. None of the keys has been written through weir since its value was asked for, so the values are of one
+    /// moment, as a store's are. If a value is missing, returns None and begins a fetch (shared read of a hot key) of
+    /// it, for which nobody waits, provided that its reply would be kept. None as well if the reply would be too large,
+    /// if a request of the connection that may be about any key is unanswered, in shadow mode, and for keys of several
+    /// slots: weir splits an `MGET` of several slots if all its keys are hot.
     pub(super) fn find_values(
         &mut self,
         env: &mut Env,
@@ -85,9 +85,9 @@ impl HotKeyStage {
         Some(reply.into())
     }
 
-    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None
-    /// unless every value is kept and may be sent. `connection` is that of the client, and None also if a
-    /// request of it that may be about any key is in flight.
+    /// Builds the reply to an `MGET` from kept, possibly expired values when the store is unavailable. None unless
+    /// every key is hot and has a kept value that the request's tenant accepts (`stale_on_error`). `connection` is that
+    /// of the client, and None also if a request of it that may be about any key is in flight.
     pub(super) fn spare_values(
         &mut self,
         env: &mut Env,
@@ -121,8 +121,8 @@ impl HotKeyStage {
         Some(reply.into())
     }
 
-    /// Compares each value of an `MGET` reply with the reply kept for its key. Skips elements that are
-    /// errors.
+    /// Compares each value of an `MGET` reply of a store with the reply kept for its key, as [`Self::compare`] does.
+    /// Skips elements that are errors. Does nothing for a replica's reply.
     pub(super) fn compare_values(&mut self, env: &mut Env, values: &Values, reply: &[u8], now: Timestamp) {
         let Some(told) = elements(reply).filter(|_| values.is_compared) else { return };
         let mut keys = values.keys.iter().peekable();

@@ -1,8 +1,8 @@
 //! Changes of hot keys that their stores tell of, whoever makes them (`CLIENT TRACKING`).
 //!
-//! Besides the connections for requests, a core has one connection to each store of its hot keys, the tracker,
-//! on which the store tracks what is read. Nothing is read there for clients: `PTTL key` registers a key, and
-//! once the store has answered, it tells of the key's next change.
+//! Besides the connections for requests, a core has one connection to each store of its hot keys, the tracker, on which
+//! the store reports changes of the keys that were read on it. Nothing is read there for clients: `PTTL key` registers
+//! a key, and once the store has answered, it tells of the key's next change.
 //!
 //! ```text
 //!   key:  Unregistered ── a fetch is sent ──> Asked ── the store has answered ──> Registered: replies are kept
@@ -15,9 +15,9 @@
 //! two connections makes no difference. A change told before the reply comes makes that worthless, as a write
 //! through weir does (`../versions.rs`).
 //!
-//! A connection that is cut off says nothing. A tracker that has been silent for 100 ms is asked (`PING`), and if
-//! no answer comes within another 100 ms it is given up, as one that is lost is. Then, and while a store cannot
-//! track, replies are kept for `--hot-ttl` as if there were no trackers.
+//! A connection that is cut off says nothing. While keys are registered, a tracker that has been silent for 100 ms is
+//! asked (`PING`), and if no answer comes within another 100 ms it is given up, as one that is lost is. Then, and while
+//! a store cannot track, replies are kept for `--hot-ttl` as if there were no trackers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,8 +28,8 @@ use crate::values::{BackendId, Timestamp};
 /// The time without a message on a tracker (the connection on which a store reports changes of keys) after
 /// which its store is sent a PING; also the time without a reply to that after which the tracker is given up.
 const SILENT_MAX: Duration = Duration::from_millis(100);
-/// The time after which a lost tracker (the connection on which a store reports changes of keys) is opened
-/// again; it doubles with each tracker that is lost within 10 s of its opening.
+/// The time after which a lost tracker (the connection on which a store reports changes of keys) is opened again. Each
+/// tracker that is lost within 10 s of its opening doubles it, up to a minute.
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 /// The longest time after which a lost tracker (the connection on which a store reports changes of keys) is
 /// opened again; also the time for which a store that cannot track keys is not asked again.
@@ -40,7 +40,8 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// The time without a registered key after which a tracker (the connection on which a store reports changes
 /// of keys) is closed.
 const UNNEEDED: Duration = Duration::from_secs(10);
-/// The time after which a key whose registration its store refused is registered again.
+/// The time after which a fetch registers a key again whose registration its store refused; until then, no reply of the
+/// key is kept for longer than this.
 pub const REFUSED: Duration = Duration::from_secs(1);
 
 /// Whether a store reports the next change of a key to this core (CLIENT TRACKING).
@@ -90,7 +91,8 @@ enum State {
     #[default]
     Absent,
     Opening,
-    /// The store reports changes of the keys that were read since this time.
+    /// Since this time the store reports changes of the keys that are read on the tracker (the connection for such
+    /// reports).
     Tracks(Timestamp),
 }
 
@@ -102,9 +104,9 @@ struct Tracker {
     /// The time before which no tracker (connection on which it reports changes of keys) is opened to the
     /// store.
     opens_at: Timestamp,
-    /// True once the last tracker (connection on which the store reports changes of keys) was lost. Another
-    /// one is then opened at `opens_at` if keys of the store are hot, even if no fetch is sent; until then,
-    /// replies may be kept without a tracker.
+    /// True from the loss of a tracker (connection on which the store reports changes of keys) until the next one is
+    /// opened, or none is needed because no key of the store is hot. The next one is opened at `opens_at` without
+    /// waiting for a fetch, as replies may be kept meanwhile that no tracker covers.
     is_missed: bool,
     pause: Duration,
     /// The commands that the store has not answered yet, in order: the registration of a key with its number,
@@ -117,7 +119,8 @@ struct Tracker {
     needed_at: Timestamp,
 }
 
-/// The trackers of one core: a connection to each store on which that reports changes of hot keys.
+/// The trackers of one core: for each store of its hot keys, a connection on which the store reports changes of these
+/// keys.
 #[derive(Debug, Default)]
 pub struct Tracking {
     /// The tracker (connection on which the store reports changes of keys) of each backend, by its number.
@@ -135,20 +138,21 @@ impl Tracking {
         &mut self.trackers[index]
     }
 
-    /// Returns for each backend, by its number, whether its store reports changes of registered keys.
+    /// Returns for each backend, by its number, whether its store reports changes of registered keys at present. Ends
+    /// with the last backend to which a tracker (connection for such reports) was needed so far.
     pub fn states(&self) -> impl Iterator<Item = bool> {
         self.trackers.iter().map(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
 
-    /// True if a store reports changes of registered keys.
+    /// True if a store reports changes of registered keys at present.
     pub fn tracks(&self, backend: BackendId) -> bool {
         let tracker = self.trackers.get(usize::from(backend.0));
         tracker.is_some_and(|tracker| matches!(tracker.state, State::Tracks(_)))
     }
 
-    /// Registers a key at its store, so that the store reports its next change. Opens a tracker (connection
-    /// for such reports) instead if there is none. Returns the key's registration, which may be that it is
-    /// not registered.
+    /// Registers a key at its store, so that the store reports its next change. If there is no tracker (connection for
+    /// such reports), opens one instead, unless the pause after the last one's loss is not over. Returns the key's
+    /// registration, which may be that it is not registered.
     pub fn register(
         &mut self,
         backend: BackendId,
@@ -182,17 +186,17 @@ impl Tracking {
         (tracker.state, tracker.heard_at, tracker.needed_at) = (State::Tracks(now), now, now);
     }
 
-    /// Closes the tracker (connection for reports of changes) to a store that cannot track keys. Another
-    /// attempt is made in a minute.
+    /// Closes the tracker (connection for reports of changes) to a store that cannot track keys. The next one is opened
+    /// after a minute at the earliest.
     pub fn handle_cannot_track(&mut self, backend: BackendId, now: Timestamp) {
         self.give_up(backend, now);
         let tracker = self.at(backend);
         (tracker.pause, tracker.opens_at) = (PAUSE_MAX, now.after(PAUSE_MAX));
     }
 
-    /// Handles a store's reply to the oldest unanswered command on its tracker (the connection on which it
-    /// reports changes of keys). Returns the key and number of the registration that it answers; None for the
-    /// reply to a PING.
+    /// Handles a store's reply to the oldest unanswered command on its tracker (the connection on which it reports
+    /// changes of keys). Returns the key and number of the registration that it answers; None for the reply to a PING,
+    /// and if no command is unanswered.
     pub fn handle_answer(&mut self, backend: BackendId, now: Timestamp) -> Option<(HotId, u64)> {
         let tracker = self.at(backend);
         tracker.heard_at = now;
@@ -205,9 +209,9 @@ impl Tracking {
         self.at(backend).heard_at = now;
     }
 
-    /// Records that a tracker (the connection on which a store reports changes of keys) was lost; the caller
-    /// stops trusting the replies that depend on its reports. A new tracker is opened when a key is next to be
-    /// registered, or while keys of the store are hot, but not before a pause of 250 ms to a minute is over.
+    /// Records that a tracker (the connection on which a store reports changes of keys) was lost or could not be
+    /// opened; the caller stops trusting the replies that depend on its reports. A new tracker is opened when a key is
+    /// next to be registered, or while keys of the store are hot, but not before a pause of 250 ms to a minute is over.
     pub fn handle_lost(&mut self, backend: BackendId, now: Timestamp) {
         let tracker = self.at(backend);
         let was_settled = matches!(tracker.state, State::Tracks(since) if now.since(since) >= SETTLED);
@@ -220,10 +224,10 @@ impl Tracking {
         self.tasks.push_back(Task::Close(backend));
     }
 
-    /// Sends a PING to stores whose trackers have been silent for too long, if `is_needed` says that keys are
-    /// registered there. Closes trackers on which no key is registered, and opens lost ones if `has_hot` says
-    /// that keys of the store are hot. Gives up trackers of stores that do not answer, and returns these
-    /// stores.
+    /// Sends a PING to stores whose trackers have been silent for 100 ms, if `is_needed` says that keys are registered
+    /// there. Closes trackers on which no key has been registered for 10 s, and opens lost ones if `has_hot` says that
+    /// keys of the store are hot. Gives up trackers of stores that have not answered a command for 100 ms, and returns
+    /// these stores.
     pub fn look_after(
         &mut self,
         (has_hot, is_needed): (impl Fn(BackendId) -> bool, impl Fn(BackendId) -> bool),

@@ -76,7 +76,8 @@ impl Open {
         matches!(self, Self::Anywhere { .. } | Self::Cell(_))
     }
 
-    /// Calls `each` with every hot key that the request names.
+    /// Calls `each` with every hot key that the request names; with none for a request that may be about keys of any
+    /// core.
     pub fn for_each_key(&self, mut each: impl FnMut(HotId)) {
         match self {
             Self::Read(id, _) | Self::Write(id, _) => each(*id),
@@ -102,7 +103,8 @@ impl Open {
 #[derive(Debug)]
 struct Passed {
     open: Open,
-    /// True once the bytes of the request have been put on the connection to the store.
+    /// True once the bytes of the request are known to have been put on the connection to the store; not recorded in
+    /// front of a cluster, where the request may have to be sent again.
     is_sent: bool,
 }
 
@@ -113,7 +115,8 @@ struct Unsettled {
     /// The number of parts of the request that no store has answered yet, unless their connection to the store is
     /// lost.
     parts: u32,
-    /// True if no part was lost with its connection so far, so that all parts that are over take effect no more.
+    /// True as long as no part was lost with its connection: a lost part may still take effect, one to which its store
+    /// has replied may not.
     is_certain: bool,
 }
 
@@ -121,13 +124,13 @@ struct Unsettled {
 #[derive(Debug)]
 pub struct UnderWay {
     open: HashMap<ReplyTo, Passed>,
-    /// Numbers of the requests in `open` by a hash of their reply address: a filter that shows, without a
+    /// The number of requests in `open` for each value of a hash of their reply address: a filter that shows, without a
     /// look into the map, that a reply belongs to none of them, as is the case for nearly all.
     marks: Box<[u32; MARKS]>,
     /// The number of requests in flight that may be about any key, by client connection.
     about_any: HashMap<u64, u32>,
-    /// The requests that weir is about to answer itself (their deadline passed, or the store stands still),
-    /// while stores may still carry them out, each with how many parts of it are.
+    /// The requests that weir is about to answer itself (their deadline passed, or the store is stalled), each with the
+    /// number of its parts that stores may still carry out.
     abandoned: HashMap<ReplyTo, u32>,
     /// Requests that weir answered itself, of which some parts are still at their stores.
     unsettled: HashMap<ReplyTo, Unsettled>,
@@ -171,8 +174,8 @@ impl UnderWay {
         self.open.len() + self.unsettled.len() + self.lost.len()
     }
 
-    /// True if a client connection has an unanswered request that may be about keys of other home cores, or
-    /// about keys that are unknown.
+    /// True if a client connection has an unanswered request, sent from this core, that may be about keys of other home
+    /// cores, or about keys that are unknown.
     pub fn is_about_any(&self, connection: u64) -> bool {
         !self.about_any.is_empty() && self.about_any.contains_key(&connection)
     }
@@ -218,11 +221,11 @@ impl UnderWay {
         }
     }
 
-    /// Records that a request, or a part of one, that weir answered before its store did is over at the store
-    /// as well: the store has replied too (`is_certain`), or the connection to it is lost. With the last such
-    /// part, removes the request and returns its hot keys and the counters of writes (cells) that it has
-    /// changed, and whether it is certain for all parts that they take effect no more. None if the request is
-    /// unknown, or if other parts of it may still be carried out.
+    /// Records that a request, or a part of one, that weir answered before its store did is over at the store as well:
+    /// the store has replied too or never got it (`is_certain`), or the connection to it is lost. With the last such
+    /// part, removes the request and returns its hot keys and the counters of writes (cells) that it has changed, and
+    /// whether it is certain for all parts that they take effect no more. None if the request is unknown, or if other
+    /// parts of it may still be carried out.
     pub fn settle(&mut self, to: ReplyTo, is_certain: bool) -> Option<(Open, bool)> {
         if let Entry::Occupied(mut request) = self.unsettled.entry(to) {
             let unsettled = request.get_mut();

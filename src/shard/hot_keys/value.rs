@@ -20,7 +20,7 @@ pub fn key_of(frame: &[u8]) -> Option<&[u8]> {
     after_line(key)?.strip_suffix(b"\r\n")
 }
 
-/// Appends the request for a key's value with which `MGET` asks for it.
+/// Appends the request `MGET key`: the reply to it is what is kept of a key for an `MGET` of several.
 pub fn ask(out: &mut Vec<u8>, key: &[u8]) {
     out.extend_from_slice(ASKED_BY[1]);
     encode::bulk(out, key);
@@ -36,14 +36,16 @@ pub fn alone(reply: &[u8]) -> &[u8] {
     reply.strip_prefix(ALONE).unwrap_or(reply)
 }
 
-/// Returns the value within a reply like [`alone`], but nil is that of RESP2 in both RESP versions.
+/// Returns the value within a reply like [`alone`], but nil in the form of RESP2 whichever RESP version the reply has,
+/// so that values can be compared.
 pub fn told(reply: &[u8]) -> &[u8] {
     let value = alone(reply);
     if NULLS.contains(&value) { NULLS[0] } else { value }
 }
 
-/// Converts a kept reply (one held in memory) into the form that a request (`frame`) asks for: with the array
-/// header for `MGET` of one key, without it for `GET`.
+/// Converts a kept reply (one held in memory) to `GET` or `MGET` of one key into the form that a request (`frame`) asks
+/// for: with the array header for `MGET` of one key, without it for `GET`. For any other request, returns the reply as
+/// it is.
 pub fn as_asked(frame: &[u8], reply: Bytes) -> Bytes {
     let is_alone = reply.starts_with(ALONE);
     match (key_of(frame), is_asked_of_several(frame)) {

@@ -1,5 +1,5 @@
-//! The requests that weir sends to a backend of its own accord: those that open a connection (the greeting),
-//! and fences (`CLIENT KILL` of connections that weir gave up), which go there and between clients' requests.
+//! The requests that weir sends to a backend of its own accord: those that open a connection (the greeting), and fences
+//! (`CLIENT KILL` of connections that weir gave up), which are sent in the greeting and between clients' requests.
 
 use super::Links;
 use super::link::{Greeting, Inner, LinkState};
@@ -31,8 +31,8 @@ pub enum Greeted<'a> {
 }
 
 impl Links {
-    /// Opens a connection to a backend: asks for its socket to be connected, and writes the greeting (login,
-    /// database, `CLIENT INFO`), which is sent then.
+    /// Opens a connection to a backend: asks for its socket to be connected, and writes the greeting (login, database,
+    /// `CLIENT INFO` and the like), which is sent once it is.
     pub fn open(&mut self, env: &mut Env, connection: ConnectionId, now: Now) {
         let mut out = env.pool.take();
         let link = &mut self.connections[connection.0 as usize];
@@ -71,9 +71,9 @@ impl Links {
         self.list_to_send(connection);
     }
 
-    /// Handles a backend's replies to the greeting (the requests that open a connection) in `chunk`. The
-    /// connection fails if the store turns it away, if the login or the database is refused, or `READONLY` by a
-    /// node for replica reads.
+    /// Handles a backend's replies to the greeting (the requests that open a connection) in `chunk`. The connection
+    /// fails if the store turns it away, if it refuses the login, the database, or `READONLY` on a connection for
+    /// replica reads, if it cannot carry out fences now, or if the bytes are not the replies that are owed.
     pub fn take_greetings<'a>(
         &mut self,
         env: &mut Env,
@@ -134,11 +134,12 @@ impl Links {
         Greeted::Waits
     }
 
-    /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the
-    /// connection for requests if it is the last reply. Returns the reason to give the connection up; None if
-    /// it stays. A store that can carry out nothing at present (it is busy with a script, say) is such a
-    /// reason while fences (`CLIENT KILL` of given-up connections) have to be carried out before the first
-    /// request.
+    /// Handles the reply to one step of the greeting (the requests that open a connection), and opens the connection
+    /// for requests if it is the last reply. Returns the reason to give the connection up; None if it stays. An error
+    /// is a reason in reply to the login, the choice of the database, and `READONLY`. A store that can carry out
+    /// nothing at present (it is busy with a script, say) is one while fences (`CLIENT KILL` of given-up connections)
+    /// have to be carried out before the first request, unless there are no private links, over which alone the script
+    /// could be killed.
     fn take_greeting(
         &mut self,
         env: &mut Env,
@@ -228,10 +229,10 @@ impl Links {
         }
     }
 
-    /// Makes a connection ready for requests: opens it if it is closed, and sends over it a `CLIENT KILL` for
-    /// each connection to its store that weir has given up since such commands were last sent over it. An
-    /// error if the connection may not be opened yet or has no room for requests. `has_room` is false if the
-    /// caller has no room to keep further requests of the connection, in case they must be sent again.
+    /// Makes a connection ready for requests: opens it if it is closed, or opens it anew if it is to be renewed, and
+    /// sends over it a `CLIENT KILL` for each connection to its store that weir has given up since such commands were
+    /// last sent over it. An error if the connection may not be opened yet or has no room for requests. `has_room` is
+    /// false if the caller has no room to keep further requests of the connection, in case they must be sent again.
     #[cold]
     pub fn make_ready(
         &mut self,
@@ -273,10 +274,10 @@ impl Links {
         self.open(env, connection, now);
     }
 
-    /// Raises a fence for a connection that is about to be given up: later connections ask the store to kill
-    /// it (`CLIENT KILL`), so that the store carries out none of its unanswered requests after later ones.
-    /// False, without a fence, if no request that was sent is unanswered, if the store did not report its id
-    /// of the connection, or for a connection to a replica.
+    /// Raises a fence for a connection that is about to be given up: later connections ask the store to kill it
+    /// (`CLIENT KILL`), so that the store carries out none of its unanswered requests after later ones. False, without
+    /// a fence, if no request that was sent is unanswered, if the store did not report the connection's id and address,
+    /// or for a connection to a replica.
     pub fn raise_fence(&mut self, env: &mut Env, connection: ConnectionId) -> bool {
         let link = &mut self.connections[connection.0 as usize];
         let sent = link.has_sent() && !link.is_for_replica();

@@ -35,8 +35,8 @@ const REFUSALS: [&[u8]; 4] = [b"-DEADLINE ", b"-OVERLOADED ", b"-THROTTLED ", b"
 const TIER_REFUSED: &[u8] = b"-ERR QOS TIER ";
 
 impl Inner {
-    /// True if a reply to `CLIENT INFO` may be a weir's: a weir tells no file descriptor, nearly all other
-    /// stores do.
+    /// True if a reply to `CLIENT INFO` may be a weir's: a weir names -1 as the connection's file descriptor, nearly
+    /// all other stores a real one.
     fn may_have_told(reply: &[u8]) -> bool {
         field_of(reply, "fd=") == Some("-1")
     }
@@ -48,17 +48,17 @@ impl Inner {
         Some(Self { tier, takes_deadlines: false })
     }
 
-    /// Returns the tier to pass on with a request: None unless it is less important than the tier of the
-    /// connection.
+    /// Returns the tier (importance) to pass on with a request of this `tier`: None unless it is less important than
+    /// the tier that the backend gives to the connection.
     fn tier_to_tell(self, tier: Tier) -> Option<Tier> {
         (tier > self.tier).then_some(tier)
     }
 }
 
 impl Link {
-    /// Adds a request to the greeting (the requests that open the connection) that asks a backend for the
-    /// tier (importance) of this connection, if its reply to `CLIENT INFO` (`told`) shows that it may be a
-    /// weir. True if so.
+    /// Adds a request to the greeting (the requests that open the connection) that asks a backend for the tier
+    /// (importance) of this connection, if its reply to `CLIENT INFO` (`told`) shows that it may be a weir. True if the
+    /// request was added.
     pub fn ask_for_tier(&mut self, told: &[u8]) -> bool {
         let Some(name) = self.name.as_ref().filter(|_| Inner::may_have_told(told)) else { return false };
         let id = name.id.to_string();
@@ -89,9 +89,9 @@ impl Link {
         self.inner.is_some_and(|inner| inner.takes_deadlines)
     }
 
-    /// Appends a request to the connection's output, with the time left until its deadline, and its tier if
-    /// that is less important than the connection's. Messages larger than 16 KiB (`COPY_BYTES_MAX`) go as
-    /// they are, because the inner weir would have to copy them.
+    /// Appends a request to the connection's output, with the time left until its deadline, and its tier (importance)
+    /// if that is less important than the connection's. Messages larger than 16 KiB (`COPY_BYTES_MAX`) or in shared
+    /// buffers go without both, because the inner weir would have to copy them.
     #[cold]
     pub fn append_within(
         &mut self,

@@ -7,8 +7,9 @@ use crate::shard::env::Env;
 use crate::values::ConnectionId;
 
 impl Links {
-    /// Returns the number of bytes known to be missing of the reply that is being received on a connection. 0
-    /// if the connection was opened anew since, so that `generation` is that of an earlier socket.
+    /// Returns the number of bytes known to be missing of the reply that is being received on a connection; 0 if none
+    /// is, or if it is dropped because it is too large. 0 also if the connection was opened anew since, so that
+    /// `generation` is that of an earlier socket.
     pub fn missing(&mut self, (connection, generation): (ConnectionId, u32)) -> usize {
         self.current(connection, generation).map_or(0, |link| link.missing())
     }
@@ -23,9 +24,9 @@ impl Links {
         Room::in_buffer(&mut link.partial, missing)
     }
 
-    /// Takes back the buffer that [`Links::lend_room`] lent, with `received` bytes more in it than before,
-    /// and returns the reply if it is complete. `generation` tells the connection from earlier ones in its
-    /// place.
+    /// Takes back the buffer that [`Links::lend_room`] lent, with `received` bytes more in it than before. Returns
+    /// whether the reply is complete: [`Received::Whole`] without bytes, as all of them stay in the buffer, which the
+    /// connection keeps. Drops the buffer if `generation` is that of an earlier socket of the connection.
     pub fn take_filled(
         &mut self,
         env: &mut Env,

@@ -1,5 +1,5 @@
-//! A connection to a backend. All requests of this shard to one database of the backend, in one RESP version
-//! and on one track, share it; if there are several, those of one part of the slots.
+//! A connection to a backend. All requests of this shard to one database of the backend, in one RESP version and on one
+//! track (usual, expensive, or to a replica), share it; if there are several, those of one part of the slots.
 //!
 //! ```text
 //!   Closed ──first request──> Opening ──connected──> Greeting ──answered──> Open
@@ -37,7 +37,8 @@ pub enum LinkState {
     Greeting { since: Timestamp },
     /// The connection is open and greeted: requests are sent on it.
     Open,
-    /// The last attempt failed; requests are refused until the given time.
+    /// The last attempts failed; requests are refused until the given time, and the next one after it opens the
+    /// connection.
     BackingOff { until: Timestamp },
 }
 
@@ -65,8 +66,8 @@ pub enum Greeting {
 /// Knowledge about a backend that is itself a weir, from its replies on one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inner {
-    /// The tier that the other weir gives to this connection. It gives requests no more important tier
-    /// (importance).
+    /// The tier (importance) that the other weir gives to this connection, the most important one that requests can
+    /// have there. The least important one once the other weir has refused a request its tier.
     pub tier: Tier,
     /// True if the other weir has agreed to accept deadlines.
     pub takes_deadlines: bool,
@@ -86,7 +87,7 @@ pub struct Link {
     /// the present socket.
     pub generation: u32,
     attempts: u32,
-    /// True if the last attempt failed because the store refuses the database.
+    /// True if the last attempt to open the connection failed because the store refuses the database.
     pub is_refused: bool,
     /// True if the store has turned the connection away since it was last open (`maxclients`, protected mode),
     /// which is logged once.
@@ -111,14 +112,14 @@ pub struct Link {
     pub sending: bool,
     pub listed_to_send: bool,
     pub pending: VecDeque<Pending>,
-    /// The most requests that may be unanswered for another to be sent without a closer look; 0 while the connection
+    /// The number of unanswered requests below which another is sent without a closer look; 0 while the connection
     /// retires: it is opened anew for the next request once none is unanswered.
     pending_max: usize,
     /// True if the connection retires and takes no more requests until it is opened anew.
     is_held_up: bool,
-    /// The number of entries, from the front of `greetings` while the connection is greeted and of `pending`
-    /// once it is open, whose requests were handed to the socket at least in part. A reply when it is 0 answers
-    /// no request.
+    /// The number of entries, from the front of `greetings` while the connection is greeted and of `pending` once it is
+    /// open, whose requests were handed to the socket at least in part, so that replies to them may come. A reply that
+    /// comes when it is 0 answers no request.
     pub handed: usize,
     /// The number of costly requests (whose response times say nothing about others) among the connection's
     /// unanswered ones.
@@ -128,9 +129,9 @@ pub struct Link {
     pub scanner: ReplyScanner,
     /// The time at which the backend last sent bytes over the connection, from which its silence is counted.
     pub heard_at: Timestamp,
-    /// The first error among the replies to the requests of the transaction that is being answered, before
-    /// its `EXEC`, without `-` and line end, at most 512 bytes. `EXEC` itself only says that there was one.
-    /// None if there was no error.
+    /// The first error among the replies to the requests of the transaction that is being answered, before its `EXEC`,
+    /// without `-` and line end, at most 512 bytes. The reply to `EXEC` itself only says that there was one. None if
+    /// there was no error.
     pub step_error: Option<Box<[u8]>>,
     /// The bytes received so far of a reply that is not complete yet.
     pub partial: Vec<u8>,
@@ -240,9 +241,9 @@ impl Link {
         is_new
     }
 
-    /// True if a request may be sent over the connection at once: it is open, has room, and a `CLIENT KILL`
-    /// for each given-up connection to its store was sent over it. `fences` is the number of connections that
-    /// weir has given up so far, to any store.
+    /// True if a request may be sent over the connection at once: it is open, has room and does not retire, and a
+    /// `CLIENT KILL` for each given-up connection to its store was sent over it. `fences` is the number of connections
+    /// that weir has given up so far, to any store, as far as this shard knows.
     #[inline]
     pub fn is_ready(&self, fences: u64) -> bool {
         self.state == LinkState::Open
@@ -258,9 +259,9 @@ impl Link {
         takes_more && self.pending.len() < LINK_PENDING_MAX && self.output.len() < LINK_OUTPUT_BYTES_MAX
     }
 
-    /// Makes an open connection retire: it is opened anew for the next request once none is unanswered on it.
-    /// If requests may wait (`may_wait`), it takes no more until then; otherwise it goes on taking requests,
-    /// and is opened anew when it happens to have none unanswered.
+    /// Makes an open connection retire: it is opened anew for the next request once none is unanswered on it. If
+    /// requests may wait (`may_wait`), it takes no more until then; otherwise it goes on taking requests, and is opened
+    /// anew when a request comes while none happens to be unanswered.
     pub fn retire(&mut self, may_wait: bool) {
         if self.state == LinkState::Open {
             (self.pending_max, self.is_held_up) = (0, may_wait);
@@ -273,7 +274,8 @@ impl Link {
         (self.pending_max, self.is_held_up) = (LINK_PENDING_MAX, false);
     }
 
-    /// True if the connection retires and nothing is under way on it, so that it is opened anew for the next request.
+    /// True if the connection retires, no request is unanswered on it and no bytes are being sent, so that it is opened
+    /// anew for the next request.
     pub fn is_to_be_renewed(&self) -> bool {
         self.pending_max == 0 && self.pending.is_empty() && !self.sending
     }
@@ -330,8 +332,8 @@ impl Link {
         self.let_go.saturating_add((self.partial.len() + end.len()) as u64)
     }
 
-    /// Records that the backend replied: earlier failed attempts to connect no longer count, so a
-    /// connection lost after this is opened again at once.
+    /// Records that the backend gave a reply, to the greeting (the requests that open the connection) or to a request:
+    /// earlier failed attempts to connect no longer count, so a connection lost after this is opened again at once.
     pub fn handle_success(&mut self) {
         self.attempts = 0;
     }
@@ -343,7 +345,8 @@ impl Link {
         self.is_refused = true;
     }
 
-    /// Records that the store can serve no request at present, so that the next attempt comes after a pause.
+    /// Records that the store can carry out no request at present, or turns connections away, so that the next attempt
+    /// comes after a pause.
     pub fn handle_not_ready(&mut self) {
         self.attempts = self.attempts.max(1);
     }
@@ -364,9 +367,9 @@ impl Link {
         owed
     }
 
-    /// Handles the loss of the socket, and sets the pause before the next attempt: none after a connection
-    /// that worked, else 50 ms to 2 s. `spread` (a random byte) varies the pause, so that many connections do
-    /// not return in step.
+    /// Handles the loss of the socket, and sets the pause before the next attempt: none if the socket was connected and
+    /// no attempt has failed since the store last replied, else about 50 ms to 2 s, longer with each failed attempt.
+    /// `spread` (a random byte) varies the pause by a quarter, so that many connections do not return in step.
     pub fn lost(&mut self, now: Timestamp, spread: u8) {
         let worked = matches!(self.state, LinkState::Open | LinkState::Greeting { .. });
         let pause = if self.attempts == 0 && worked {
@@ -387,8 +390,8 @@ impl Link {
         self.let_go = 0;
     }
 
-    /// Forgets failed attempts, because the address now leads to another server or the server has another
-    /// role.
+    /// Forgets failed attempts, and ends the pause after them: the address now leads to another server, for instance,
+    /// or the server has another role.
     pub fn forget_failures(&mut self) {
         self.attempts = 0;
         if let LinkState::BackingOff { .. } = self.state {

@@ -1,6 +1,6 @@
-//! Links: the connections of one core to the backends, and only the bytes on them. Sends a request, and
-//! returns the reply to it, or that it was lost. Knows neither windows, clients nor accounts, nor why a
-//! request is sent.
+//! Links: the connections of one core to the backends, and only the bytes on them. Sends a request, and returns the
+//! reply to it, or that it was lost. Has no access to windows, clients or accounts, and does not know why a request is
+//! sent.
 //!
 //! | what | file |
 //! |---|---|
@@ -135,8 +135,8 @@ impl Links {
         self.connections.iter().filter(|link| link.state == LinkState::Open).count()
     }
 
-    /// Lets each open connection to a backend be opened anew for the next request once none is unanswered on it. If
-    /// requests may wait, the connection takes no more until then.
+    /// Makes each open connection to a backend retire: it is opened anew for the next request once none is unanswered
+    /// on it. If requests may wait (`may_wait`), it takes no more until then.
     pub fn retire(&mut self, backend: BackendId, may_wait: bool) {
         let of_backend = self.connections.iter_mut().filter(|link| link.backend == backend);
         of_backend.for_each(|link| link.retire(may_wait));
@@ -182,7 +182,7 @@ impl Links {
         }
     }
 
-    /// Frees memory that long pipelines to backends took and that is unused now.
+    /// Frees memory that the records of many unanswered requests took and that is unused now.
     pub fn tidy(&mut self) {
         self.connections.iter_mut().for_each(|link| shorten(&mut link.pending));
     }

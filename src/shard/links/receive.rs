@@ -69,7 +69,7 @@ impl Links {
         Received::Nothing
     }
 
-    /// Takes the record of the oldest unanswered request, to which the next reply belongs; None if there is
+    /// Takes the record of the oldest unanswered request or command, to which the next reply belongs; None if there is
     /// none that was handed to the socket, so that the reply cannot be to it.
     #[inline]
     pub fn take_pending(&mut self, connection: ConnectionId) -> Option<Pending> {
@@ -132,10 +132,10 @@ impl Links {
         }
     }
 
-    /// Drops the reply to the oldest unanswered fence (`CLIENT KILL` for a connection that weir gave up),
-    /// which is lifted. If the store can carry out nothing at present, the fence stays, and is sent again
-    /// before the next request on the connection. `kind` is the reply's first byte, and `end` has the bytes
-    /// of it that came last.
+    /// Drops the reply to the oldest unanswered fence (`CLIENT KILL` for a connection that weir gave up), and removes
+    /// the fence: the connection is killed or unknown. If the store can carry out nothing at present, the fence stays
+    /// instead, and is sent again before the next request on the connection. `kind` is the reply's first byte, and
+    /// `end` has the bytes of it that came last.
     pub fn swallow_fence(&mut self, env: &mut Env, connection: ConnectionId, kind: u8, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
         let is_refused = kind == b'-' && is_not_ready(&whole(&link.partial, end));
@@ -196,9 +196,9 @@ impl Links {
         self.raise_fence(env, connection)
     }
 
-    /// Forgets the socket of a lost connection, and sets the pause before it is opened again; `spread`, a
-    /// random byte, varies the pause. Returns the unanswered requests in their order; [`Links::recycle`]
-    /// takes the emptied list back.
+    /// Forgets the socket of a lost connection, and sets the pause before it is opened again; `spread`, a random byte,
+    /// varies the pause. Returns the records of the unanswered requests in their order; [`Links::recycle`] takes the
+    /// emptied list back.
     pub fn take_lost(
         &mut self,
         env: &mut Env,

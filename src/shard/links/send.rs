@@ -20,12 +20,12 @@ impl Links {
         self.connections[connection.0 as usize].is_ready(env.fences.count())
     }
 
-    /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as
-    /// `ASKING` before a request) to the output of its connection, and records the replies that are owed
-    /// for it. `depth` is the number of requests in flight at the backend, this one included; `is_costly`
-    /// says that the request's response time says nothing about that of others; `quiet_reading` is the reading
-    /// of the backend's quiet time (in which it answers nothing). `envelope` is the record of the request that
-    /// counts.
+    /// Appends a message of `requests` requests (more than one for a transaction, or with commands such as `ASKING`
+    /// before a request) to the output of its connection, and records the replies that are owed for it. `depth` is the
+    /// number of this core's requests in flight at the backend on the request's track (set of connections), this one
+    /// included; `is_costly` says that the request's response time says nothing about that of others; `quiet_reading`
+    /// is the reading of the backend's quiet time (in which it answers nothing). `envelope` is the record of the
+    /// request that counts, the last one of the message.
     #[expect(clippy::inline_always, reason = "every request: a call would be a tenth of it")]
     #[inline(always)]
     pub fn send(
@@ -123,8 +123,8 @@ impl Links {
         }
     }
 
-    /// Returns the connection for a request to another database than the first. Creates the database's
-    /// connections when it is used for the first time.
+    /// Returns the index of the connection for a request to another database than the first. Creates the connections of
+    /// a backend to the database when the first request for both comes.
     #[cold]
     fn connection_elsewhere(&mut self, settings: &ShardSettings, route: Route) -> ConnectionId {
         let (usual, heavy) = (settings.links_per_backend, settings.heavy_links);

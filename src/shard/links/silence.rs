@@ -8,8 +8,8 @@ use crate::shard::settings::ShardSettings;
 use crate::values::Timestamp;
 use crate::values::time::Now;
 
-/// The longest silence (without any bytes received) after which weir stops waiting for a replica. The
-/// silence is half of the time left until the read's deadline, at least 10 ms and at most this.
+/// The longest silence (without any bytes received) after which weir stops waiting for a replica. It stops after half
+/// of the time from sending the read to its deadline, but after 10 ms at the earliest and this at the latest.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The shortest silence after which weir stops waiting for a replica, however soon the read's deadline is.
 const PATIENCE_LEAST: Duration = Duration::from_millis(10);
@@ -27,8 +27,8 @@ pub fn patient_until(deadline: Timestamp, now: Timestamp) -> Timestamp {
 }
 
 impl Link {
-    /// Returns the earliest time at which an unanswered read has waited in silence for too long; None if no
-    /// read is unanswered.
+    /// Returns the earliest time at which an unanswered read will have waited in silence for too long, if no bytes
+    /// come; None if no read is unanswered.
     pub fn silent_at(&self) -> Option<Timestamp> {
         let due = |pending: &Pending| {
             let useful = pending.request().and_then(InFlight::useful).unwrap_or(Duration::MAX);
@@ -44,9 +44,9 @@ impl Link {
     }
 }
 
-/// Returns the reason to give up a connection, if it has waited too long for a socket, the greeting (the
-/// requests that open a connection) or a reply. `late` is the delay of this core itself, for which a replica
-/// is not blamed.
+/// Returns the reason to give up a connection, if it has waited too long for a socket, for replies to the greeting (the
+/// requests that open a connection) or for a reply; else None. `late` is the delay of this core itself, for which a
+/// replica is not blamed.
 pub fn overdue(link: &Link, settings: &ShardSettings, late: Duration, now: Now) -> Option<&'static str> {
     let has_passed = |since, timeout| now.monotonic.since(since) >= timeout;
     match link.state {

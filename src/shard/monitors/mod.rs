@@ -21,8 +21,8 @@ use crate::values::time::{FineClock, Now};
 /// Bytes of `MONITOR` lines (each shows one request) that a core may write per second (8 MiB), and at once (256
 /// KiB). Lines beyond that are left out, and monitors are told their number.
 const WRITTEN: ByteRate = ByteRate::new(8 << 20, 256 << 10);
-/// Bytes that each `MONITOR` line counts for in addition to its own length: finding its readers takes time
-/// however short the line is.
+/// Bytes that each `MONITOR` line counts for, in addition to its own length, when it is written: finding its readers
+/// takes time however short the line is.
 const BYTES_PER_LINE: usize = 64;
 /// Bytes of `MONITOR` lines that a core may pass to its own monitors (clients that sent `MONITOR`) together per
 /// second (64 MiB), and at once (1 MiB). Lines beyond that are left out, and monitors are told their number.
@@ -125,8 +125,8 @@ impl MonitorStage {
         !self.missing.0.is_empty()
     }
 
-    /// Ends a turn (pass of the shard's loop): adds the numbers of lines left out to the board of monitors,
-    /// from which the cores that serve these monitors take them.
+    /// Ends a turn (pass of the shard's loop): adds the numbers of lines left out to the board of monitors, which all
+    /// cores share and from which the cores that have these monitors as clients take them.
     pub fn handle_turn_end(&mut self, board: &MonitorBoard, counters: &mut Counters) {
         if !self.has_left_out() {
             return;

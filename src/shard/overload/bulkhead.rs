@@ -1,5 +1,6 @@
-//! The bulkhead before one backend, for one core and track: a window that limits the requests in flight, and
-//! a queue for requests that find no room. A slow backend fills its own bulkhead and no other.
+//! The bulkhead before one backend, for one core and one track (set of connections, for usual or for expensive
+//! requests): a window that limits the requests in flight, and a queue for requests that find no room. A slow backend
+//! fills its own bulkhead and no other.
 //!
 //! ```text
 //!   request ── room in the window, and nobody waits? ──────────────────────────────> link
@@ -10,8 +11,8 @@
 //! A fetch of a hot key answers all reads that wait for it, so it takes the next free place, before all
 //! queued requests. There are few: for one reply, at most two are in flight and one waits.
 //!
-//! A bulkhead without waiting requests costs a comparison and a count per request. One with waiting requests
-//! is handled at the end of every turn, at least every 5 ms.
+//! A bulkhead without waiting requests costs a comparison and a count per request. One with waiting requests is handled
+//! at the end of every turn (pass of the shard's loop), at least every 5 ms.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -51,10 +52,10 @@ const RETRY_FULL: (Duration, Duration) = (Duration::from_millis(10), Duration::f
 /// The least retry delay named to clients when the queue is full under lasting overload: more is requested
 /// than the backend can do.
 const RETRY_OVER: Duration = Duration::from_millis(100);
-/// The largest number of requests that a queue has room for and keeps its memory when it is empty.
+/// Number of requests up to which a queue keeps the memory that it took for them, once none waits any more.
 const PARKED_KEPT: usize = 64;
-/// The divisor that gives the part (a tenth) of the window (limit on requests in flight to a backend) that
-/// only requests of the critical tier may use.
+/// The divisor that gives the part (a tenth) of the window (limit on requests in flight to a backend) that only
+/// requests of the critical tier, and fetches of hot keys, may use.
 pub const RESERVED: u32 = 10;
 
 /// A request that waits in the queue for room in the window (limit on requests in flight).
@@ -66,7 +67,8 @@ pub struct Parked {
     /// a hot key) with `PTTL`.
     pub requests: usize,
     pub came: Timestamp,
-    /// Keys that have become hot and that the request names, if it is for several keys and was searched for them.
+    /// The hot keys that the request names, as the last search of the queue for requests about them has found; None for
+    /// a request for a single key, or that was not searched.
     pub searched: Option<Box<Searched>>,
 }
 
@@ -74,8 +76,8 @@ pub struct Parked {
 #[derive(Debug)]
 pub struct Bulkhead {
     window: Window,
-    /// Cap on the number of expensive requests in flight, lowered while replies to cheap requests to the same
-    /// backend come late; without effect if the requests of this bulkhead are the cheap ones.
+    /// Cap on the number of this bulkhead's requests in flight, lowered while replies to cheap requests to the same
+    /// backend come late. There is none for a bulkhead of cheap requests.
     yielding: Yielding,
     mode: Mode,
     /// True if replies are sampled: for the window, or where it is off, for the other layers that judge the backend by
@@ -91,17 +93,18 @@ pub struct Bulkhead {
     /// The number of requests in flight from which on each further request is checked more closely by
     /// [`Bulkhead::decide`]; 0 if all requests are checked.
     limit: u32,
-    /// The longest response time expected of the backend, with however many requests in flight, in
-    /// nanoseconds; 0 if unknown. A request whose deadline is later than that can be sent without a closer
-    /// check.
+    /// The longest response time expected of the backend, with however many requests in flight, in nanoseconds; 0 if
+    /// unknown. A request whose deadline is later than now by that much can be sent without a closer check.
     longest_nanos: u64,
     /// True for the set of connections (track) for expensive requests, which may take long, so that a silent
     /// backend does not count as stalled.
     is_patient: bool,
     is_stalled: bool,
-    /// True if requests were in flight and the backend had sent nothing for 50 ms at the last check.
+    /// True if the last check found requests in flight and that the backend had sent nothing for 50 ms; false again
+    /// once it sends something.
     is_silent: bool,
-    /// True if the backend has shown, over another connection, that it is busy with a script.
+    /// True if the backend has shown, over another connection, that it is busy with a script while it was silent here.
+    /// Nothing is sent to it then, until it sends something.
     is_busy: bool,
     /// True while the backend is ejected (taken out of use after failures) or returning: the circuit
     /// breaker decides about each request, and requests are not queued.
@@ -109,13 +112,14 @@ pub struct Bulkhead {
     /// The response time of the last sampled reply, by which a silent backend is judged while no median is
     /// known; None before the first one.
     took: Option<Duration>,
-    /// True if there was a moment without waiting requests since the last call of [`Bulkhead::take_waits`].
+    /// True if no request waited at the last call of [`Bulkhead::take_waits`], or at the end of a turn (pass of the
+    /// shard's loop) since.
     was_empty: bool,
     /// True while requests wait or the backend is stalled (sends nothing although requests are in flight), so
     /// that the bulkhead (window and queue) is handled at the end of each turn (pass of the shard's loop).
     is_listed: bool,
-    /// Numbers of requests in flight at the backend by tenant, counted only while requests wait or the
-    /// backend is stalled (`is_listed`).
+    /// Number of requests in flight through this bulkhead (window and queue) by tenant, by which a tenant's part of the
+    /// window is limited while several wait. Kept only while `is_listed` is true, else empty.
     tenants: IdMap<TenantId, u32>,
 }
 
@@ -165,8 +169,9 @@ impl Bulkhead {
         self.in_flight < self.limit && now.as_nanos() + self.longest_nanos <= deadline.as_nanos()
     }
 
-    /// True if a request cannot be answered by its deadline, judging by response times. The window (limit on
-    /// requests in flight) then counts as full when it is next adjusted, though the request is not sent.
+    /// True if a request cannot be answered by its deadline, judging by response times. The request, which the caller
+    /// refuses, then counts for the window (limit on requests in flight) like one that missed its deadline
+    /// ([`Bulkhead::handle_missed`]).
     pub fn count_if_hopeless(&mut self, deadline: Timestamp, now: Timestamp) -> bool {
         let is_hopeless = self.is_hopeless(deadline, now);
         if is_hopeless {
@@ -184,8 +189,9 @@ impl Bulkhead {
         now.after(self.expected()) > deadline && (self.in_flight > 0 || now > deadline)
     }
 
-    /// Tells the window that a request missed its deadline: when the window (limit on requests in flight) is
-    /// next adjusted, it counts as full, though such requests are not sent.
+    /// Tells the window (limit on requests in flight) that a request has missed its deadline or would have. At its next
+    /// adjustment the window then counts as full, so that it can shrink: requests that would be late are not sent, and
+    /// so do not fill it.
     pub fn handle_missed(&mut self) {
         self.window.handle_missed();
     }
@@ -194,8 +200,8 @@ impl Bulkhead {
         self.window.expected(self.in_flight as usize)
     }
 
-    /// Counts a request as in flight at this backend. Returns the number of requests in flight at it,
-    /// including this one.
+    /// Counts a request as in flight. Returns the number of this core's requests in flight at the backend, on one track
+    /// (usual or expensive requests), including this one.
     #[inline]
     pub fn handle_sent(&mut self, tenant: TenantId, now: Timestamp) -> u32 {
         if self.in_flight == 0 {
@@ -220,8 +226,8 @@ impl Bulkhead {
         }
     }
 
-    /// Counts a request as no longer in flight at this backend. Returns the number that were in flight
-    /// before, including this one.
+    /// Counts a request as no longer in flight. Returns the number of this core's requests that were in flight at the
+    /// backend before, on one track (usual or expensive requests), including this one.
     #[inline]
     pub fn handle_over(&mut self, tenant: TenantId) -> usize {
         let before = self.in_flight as usize;
@@ -238,8 +244,8 @@ impl Bulkhead {
         self.in_flight
     }
 
-    /// Ends the silence, the stall and the busy state of the backend if no request is in flight to it,
-    /// because all connections to it were lost. Requests may be sent to it again then.
+    /// If no request is in flight to the backend any more (all connections to it were lost, for instance), ends its
+    /// silence, its stall and its busy state, so that requests may be sent to it again.
     pub fn handle_none_in_flight(&mut self, now: Timestamp) {
         if self.in_flight > 0 {
             return;
@@ -257,8 +263,8 @@ impl Bulkhead {
         self.is_sampled && self.window.wants(sent_at, now)
     }
 
-    /// Adjusts the window (limit on requests in flight) by a sampled reply, and publishes it to other cores
-    /// on `board`.
+    /// Adjusts the window (limit on requests in flight) by a sampled reply, and publishes the window to other cores on
+    /// `board`.
     #[inline(never)]
     pub fn handle_reply(&mut self, sample: &Sample, now: Timestamp, mut board: Section<'_>) {
         self.took = Some(now.since(sample.sent_at));
@@ -267,9 +273,9 @@ impl Bulkhead {
         self.set_limit();
     }
 
-    /// Records, for the window of cheap requests, whether expensive requests are in flight to the same
-    /// backend, which pass another bulkhead (window and queue). `may_yield` is true if fewer of them may soon
-    /// be in flight because replies to cheap requests come late.
+    /// Records, for the window of cheap requests, whether expensive requests to the same backend, which pass another
+    /// bulkhead (window and queue), are in flight and may be the reason why replies come late. `may_yield` is true if
+    /// fewer of them may soon be in flight because of that.
     pub fn handle_expensive(&mut self, are_in_flight: bool, may_yield: bool) {
         self.window.handle_expensive(are_in_flight, may_yield);
     }
@@ -277,8 +283,9 @@ impl Bulkhead {
     /// Looks at the latency of cheap requests to the same backend, for which there is another bulkhead (window and
     /// queue), about every 100 ms: while they come late, fewer of this bulkhead's expensive requests may be in flight.
     /// Returns whether fewer may than before. `cheap` is None if no reply to a cheap request came within a second;
-    /// `all_in_flight` is the number of all cores' expensive requests in flight, and `base_elsewhere` the base of other
-    /// cores' expensive requests, which counts if this core has had no reply to one yet; None if nobody has.
+    /// `all_in_flight` is the number of all cores' expensive requests in flight. `base_elsewhere` is the base (latency
+    /// of a reply when little waits at the backend) of other cores' expensive requests, which counts if this core has
+    /// had no reply to one yet; None if nobody has.
     pub fn yield_to(
         &mut self,
         cheap: Option<Cheap>,
@@ -306,7 +313,8 @@ impl Bulkhead {
         self.yielding.may_help(now)
     }
 
-    /// Returns how many requests may be in flight at the backend: the window, or the cap on it.
+    /// Returns how many requests may be in flight through this bulkhead: as many as the window permits or, if that is
+    /// less, as the cap on expensive requests does.
     fn size(&self) -> usize {
         self.window.size().min(self.yielding.cap())
     }
@@ -342,10 +350,10 @@ impl Bulkhead {
         self.queue.handle_late(late);
     }
 
-    /// Checks whether the backend has stalled: requests are in flight, and it was silent for too long (250 ms
-    /// or four median response times, whichever is longer; 1 s before its first reply). Nothing more is sent
-    /// to it then. True only in the call that finds the stall; never unless windows are on, nor for expensive
-    /// requests.
+    /// Checks whether the backend is silent, and whether it has stalled: requests are in flight, and it was silent for
+    /// too long (250 ms or four median response times, whichever is longer; 1 s before its first sampled reply).
+    /// Nothing more is sent to a stalled one. True only in the call that finds the stall; never unless windows are on,
+    /// nor for expensive requests.
     pub fn handle_look(&mut self, now: Timestamp) -> bool {
         // Before the first reply the backend may be far away, so more time is granted.
         let patience = self.took.map_or(STALLED_UNKNOWN, |took| {
@@ -403,9 +411,10 @@ impl Bulkhead {
         self.queue.handle_turn(now, &circumstances);
     }
 
-    /// Decides whether a request is sent, queued or refused, if [`Bulkhead::has_room`] did not show that it
-    /// can be sent at once. A critical request may use the reserved part of the window, unless one of its
-    /// client connection (`connection`), whatever its tier, still waits and would be overtaken.
+    /// Decides whether a request is sent, queued or refused, if [`Bulkhead::has_room`] did not show that it can be sent
+    /// at once. A fetch of a hot key may use the reserved tenth of the window, unless other fetches wait. So may a
+    /// critical request, unless other critical ones or fetches wait, or an earlier request of its client connection
+    /// (`connection`), which it would overtake.
     pub fn decide(&mut self, (envelope, connection): (&Envelope, u64), now: Timestamp) -> Verdict {
         if self.count_if_hopeless(envelope.deadline, now) {
             Verdict::TooLate
@@ -435,7 +444,8 @@ impl Bulkhead {
         if self.is_busy { NotSent::Busy } else { NotSent::Stalled(self.retry_stalled(now)) }
     }
 
-    /// Returns the retry delay named to clients of a stalled (silent) backend, 100 ms to 1 s.
+    /// Returns the retry delay named to clients of a stalled (silent) backend: as long as it has been silent, but 100
+    /// ms to 1 s.
     pub fn retry_stalled(&self, now: Timestamp) -> Duration {
         self.queue.silence(now).clamp(RETRY_STALLED.0, RETRY_STALLED.1)
     }
@@ -463,16 +473,17 @@ impl Bulkhead {
         self.queue.is_full()
     }
 
-    /// Takes a waiting request of a less important tier than `tier` out of the full queue, to make room;
-    /// None if there is none. The flag is true if its client connection, from which no more was read, may
-    /// be read from again.
+    /// Takes the newest request of the least important tier with waiting requests out of the full queue, to make room
+    /// for one of `tier`; None if none of a less important tier than `tier` waits. The flag is true if its client
+    /// connection, from which no more was read, may be read from again.
     pub fn displace(&mut self, tier: Tier) -> Option<(Parked, bool)> {
         self.queue.displace(tier).map(|taken| self.unpark(taken))
     }
 
-    /// Queues a request after the earlier ones of its client connection. `Ok(true)` if no more requests of
-    /// that connection should be read for now; `Err` gives the request back if the queue has no room. `late`
-    /// is the time by which this turn of the core began later than planned. `parked` is the request.
+    /// Queues a request (`parked`) after the earlier ones of its client connection. `Ok(true)` if no more requests of
+    /// that connection should be read for now, because many wait (said once, until few wait); `Err` gives the request
+    /// back if the queue has no room. `late` is the time by which this turn of the core (pass of its loop) began later
+    /// than planned.
     pub fn park(
         &mut self,
         (connection, parked): (u64, Parked),
@@ -498,8 +509,8 @@ impl Bulkhead {
         pushed.map_err(|_| self.parked.remove(index))
     }
 
-    /// True if at least one request was waiting in this queue at every moment since the last call, about 100
-    /// ms ago: a sign of lasting overload, by which the backend's shedding level is decided.
+    /// True if requests were waiting at the last call, about 100 ms ago, and at the end of every turn (pass of the
+    /// shard's loop) since: a sign of lasting overload, by which the backend's shedding level is decided.
     pub fn take_waits(&mut self) -> bool {
         let is_empty = self.is_empty();
         let was_empty = std::mem::replace(&mut self.was_empty, is_empty);
@@ -548,8 +559,10 @@ impl Bulkhead {
         in_flight.for_each(|tenant| *self.tenants.entry(tenant).or_default() += 1);
     }
 
-    /// Passes to `refuse` the requests that have waited too long or can no longer meet their deadline, and
-    /// fetches (shared reads of hot keys) that wait while nothing is sent to the backend.
+    /// Takes out the requests that have waited too long or can no longer meet their deadline and, while nothing is sent
+    /// to the backend, the requests and fetches (shared reads of hot keys) that have waited for more than 100 ms
+    /// (`Queue::interval`). Passes each to `refuse` with the reason, and with a flag which says whether its client
+    /// connection may be read from again.
     pub fn expire(&mut self, now: Timestamp, mut refuse: impl FnMut((Parked, bool), Refused)) {
         // Without requests in flight the next one is tried, as in [`Bulkhead::is_hopeless`]: replies may have
         // become faster.
@@ -572,11 +585,12 @@ impl Bulkhead {
         }
     }
 
-    /// Takes the next request to send, fetches (shared reads of hot keys) first; None if the window (limit on
-    /// requests in flight) has no room or nothing waits. The first flag says whether the request's client
-    /// connection may be read from again. The second says whether the request is so old that it would be
-    /// refused if the queue were not in shadow mode. While several tenants wait in a tier (importance), none
-    /// of them is given more than half of the window, rounded up.
+    /// Takes the next request to send, fetches (shared reads of hot keys) first. None if the window (limit on requests
+    /// in flight) has no room, of which a tenth is reserved for fetches and critical requests, if nothing may be sent
+    /// to the backend, or if nothing waits that may be taken: while several tenants wait in a tier (importance), none
+    /// of them is given more than half of the window, rounded up. The first flag says whether the request's client
+    /// connection may be read from again. The second says whether the request is so old that it would be refused if the
+    /// queue were not in shadow mode.
     pub fn take(&mut self) -> Option<((Parked, bool), bool)> {
         let size = self.size() as u32;
         let is_reserved = self.fetches.is_empty() && !self.queue.has_any_of(Tier::Critical);
@@ -607,8 +621,8 @@ impl Bulkhead {
         self.is_gated
     }
 
-    /// True if the window (limit on requests in flight) permits another request, whether or not others wait
-    /// for it, or if windows are not in force.
+    /// True if the window (limit on requests in flight) permits another request, with its reserved tenth and whether or
+    /// not others wait for it, or if windows are not in force.
     pub fn has_place(&self) -> bool {
         self.mode != Mode::On || (self.in_flight as usize) < self.size()
     }
@@ -670,7 +684,7 @@ impl Bulkhead {
         };
     }
 
-    /// Frees the memory that the queue took while many requests waited, once none waits any more.
+    /// Frees the memory that the queue took while many requests waited, if none waits any more.
     pub fn tidy(&mut self) {
         if self.parked.is_empty() && self.parked.capacity() > PARKED_KEPT {
             self.parked = Slab::new();
@@ -722,25 +736,28 @@ pub enum Verdict {
 /// Figures of one bulkhead (window and queue in front of a backend) for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Number of requests in flight at the backend.
+    /// Number of requests in flight at the backend, of one core and on one track (usual or expensive requests).
     pub in_flight: usize,
-    /// The window: the most requests that may be in flight to the backend.
+    /// The window: the most requests that may be in flight to the backend, of one core and on one track (usual or
+    /// expensive requests).
     pub window: usize,
-    /// The number, cost and bytes of the requests that wait in the queue.
+    /// The number of the requests that wait in the queue, and of their bytes.
     pub held: Held,
-    /// The time for which the oldest request in the queue has waited; zero if none waits.
+    /// The time for which the oldest request in the queue has waited, without delays that the backend did not cause;
+    /// zero if none waits.
     pub age: Duration,
-    /// The backend's response time with few requests in flight, against which its present times are compared.
+    /// The backend's response time with few requests in flight, against which its present times are compared; zero
+    /// while unknown.
     pub base: Duration,
-    /// The median response time among the replies by which the window (limit on requests in flight) was last
-    /// adjusted.
+    /// The median response time among the replies by which the window (limit on requests in flight) was last adjusted;
+    /// zero before that.
     pub median: Duration,
     /// True if the queue in front of the backend accepts no more requests.
     pub is_full: bool,
     /// True while the backend counts as stalled (sends nothing although requests are in flight).
     pub is_stalled: bool,
-    /// The shedding level, 0 to 3: which tiers (degrees of importance) of requests to the backend this core
-    /// refuses.
+    /// The shedding level that this core proposes for the backend, 0 (steady) to 3: at which prices less important
+    /// tiers of requests are admitted, or whether they are refused. In force is the level on which the cores agree.
     pub level: u8,
     /// The latency ratio of the backend: usual divided by recent response time, 1 when steady, less when it
     /// is slow; None if there were too few replies.
@@ -748,9 +765,11 @@ pub struct Figures {
     /// The stage of the backend's circuit breaker, which all cores share: each core, and each of the
     /// backend's bulkheads (windows and queues) on it, reports the same stage.
     pub breaker: BreakerStage,
-    /// The number of times that this core ejected the backend (sent it no requests for a while).
+    /// The number of times that this core ejected the backend (took it out of use, for all cores); in shadow mode, that
+    /// it logged that it would have.
     pub ejections: u64,
-    /// Number of requests that this core refused because the backend was overloaded.
+    /// Number of requests to the backend, on any track, that this core refused because the backend was overloaded, or
+    /// answered with an error because it had stalled or the reply was late.
     pub refused: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Overload: limits on the requests in flight to each backend, and the queueing or refusal of requests beyond
-//! them. Knows neither connections nor clients.
+//! Overload: limits on the requests in flight to each backend, and the queueing or refusal of requests beyond them. Has
+//! no access to connections or clients.
 //!
 //! | what | file |
 //! |---|---|
@@ -25,8 +25,8 @@ use crate::policy::latency_ratio::LatencyRatio;
 use crate::protocol::command::Class;
 use crate::values::{BackendId, Timestamp};
 
-/// The least number of bytes of requests that may wait in the queue in front of each backend (1 MiB),
-/// however many queues share this core's limit.
+/// The least limit (1 MiB) on the bytes of requests in each queue in front of a backend, however many queues share this
+/// core's limit.
 const QUEUE_BYTES_LEAST: usize = 1 << 20;
 
 /// The windows (limits on requests in flight), queues and response times of all backends, on one core.
@@ -46,8 +46,8 @@ pub struct Overload {
     may_wait: bool,
     /// Whether requests that cannot be answered by their deadline are refused: on, off, or only counted.
     deadlines: Mode,
-    /// The time of the next search of the requests in flight for passed deadlines and stalled (silent)
-    /// backends.
+    /// The time of the next search of the requests in flight for passed deadlines and stalled (silent) backends;
+    /// `Timestamp::MAX` if none is planned.
     early_at: Timestamp,
     service_times: Durations,
     /// The latency ratio of each backend: usual response times divided by recent ones, less than 1 when it
@@ -59,8 +59,8 @@ pub struct Overload {
 }
 
 impl Overload {
-    /// Creates the windows, queues and response times that a core keeps for all backends, with no requests
-    /// in flight.
+    /// Creates the windows (limits on requests in flight), queues and response times that a core keeps for all
+    /// backends, with no requests in flight.
     pub fn new(settings: &ShardSettings) -> Self {
         let topology = settings.topology;
         let mut overload = settings.overload.clone();
@@ -117,8 +117,8 @@ impl Overload {
         BackendId((index / BULKHEADS) as u16)
     }
 
-    /// Returns the backends that have sent nothing for 50 ms although requests are in flight to them, so
-    /// that they are asked whether they are busy with a script.
+    /// Returns the backends that, at the last check, had sent nothing for 50 ms although requests were in flight to
+    /// them, so that they are asked whether they are busy with a script. Empty unless windows are on.
     pub fn silent(&self) -> Vec<BackendId> {
         let silent = |index: &usize| self.bulkheads[*index].is_silent();
         let mut backends: Vec<BackendId> =
@@ -127,8 +127,9 @@ impl Overload {
         backends
     }
 
-    /// Records whether a backend is busy with a script, as its reply to a `PING` shows, and publishes that to
-    /// other cores.
+    /// Records whether a backend is busy with a script, as its reply to a `PING` over another connection shows, and
+    /// publishes that to other cores. A track (set of connections) on which the backend is not silent does not count as
+    /// busy.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         for index in bulkheads_of(backend) {
             self.bulkheads[index].handle_sign(is_busy);
@@ -160,8 +161,8 @@ impl Overload {
         self.deadlines
     }
 
-    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled
-    /// (silent) backends.
+    /// Returns the time of the next search of the requests in flight for passed deadlines and stalled (silent)
+    /// backends; `Timestamp::MAX` if none is planned.
     #[inline]
     pub fn early_at(&self) -> Timestamp {
         self.early_at
@@ -178,8 +179,8 @@ impl Overload {
         self.early_at = Timestamp::MAX;
     }
 
-    /// Returns a histogram of the times from sending a request to its reply, over all backends, as seen by
-    /// this core.
+    /// Returns a histogram of the times from sending a request to its reply, over all backends, as seen by this core.
+    /// Requests that a backend which is itself a weir refused do not count.
     pub fn service_times(&self) -> Durations {
         self.service_times.told()
     }

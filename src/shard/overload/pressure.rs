@@ -46,9 +46,10 @@ impl Overload {
         }
     }
 
-    /// Adjusts the window by a sampled reply, and records its latency unless it is an error (of which `kind` is `-`):
-    /// a store that refuses is quick, so its errors would make all other replies look late. A script's error comes
-    /// whenever the script raises it, so it says nothing about the window either.
+    /// Adjusts the window (limit on requests in flight) by a sampled reply, and records its latency unless it is an
+    /// error (of which `kind` is `-`): a store that refuses is quick, so its errors would make all other replies look
+    /// late. A script's error comes whenever the script raises it, so it says nothing about the window either. Does
+    /// nothing if the backend is a weir that refused the request.
     #[cold]
     fn record_sample(
         &mut self,
@@ -82,10 +83,9 @@ impl Overload {
         self.bulkheads[index].handle_reply(&sample, now.monotonic, section);
     }
 
-    /// Compares, for each backend, the latency of cheap requests with the longest that they should have while
-    /// the backend is not crowded: while it is longer, fewer expensive requests may be in flight. Called with
-    /// the regular checks, about every 100 ms. Does nothing unless windows are on and the setting
-    /// `heavy_yields` is.
+    /// Compares, for each backend, the median latency of cheap requests with the longest at which the backend does not
+    /// count as crowded: while it is longer, fewer expensive requests may be in flight. Called with the regular checks,
+    /// about every 100 ms. Does nothing unless windows are on and the setting `heavy_yields` is.
     pub fn yield_to_cheap(&mut self, env: &mut Env, now: Now) {
         let settings = &env.settings.overload;
         if !settings.heavy_yields || settings.window != Mode::On {
@@ -132,8 +132,8 @@ impl Overload {
         }
     }
 
-    /// Compares recent response times with usual ones, for each backend with traffic, and publishes the
-    /// shedding level (which requests are refused or cost more) that follows (0 to 3) to other cores. Logs
+    /// Compares recent response times with usual ones, for each backend, and publishes to other cores the shedding
+    /// level, 0 to 3, that follows (how much requests of less important tiers cost, or whether they are refused). Logs
     /// changes of the level. Does nothing if shedding is off.
     pub fn compare_latencies(&mut self, env: &mut Env, now: Now) {
         if env.settings.overload.shed == Mode::Off {
@@ -184,8 +184,8 @@ fn least_base(records: Section<'_>) -> Option<Duration> {
     Duration::try_from_secs_f64(bases.reduce(f64::min)?).ok()
 }
 
-/// Returns the latency of cheap requests to a backend, as all cores' records about their windows (limits on requests
-/// in flight) show it; None if no replies to them came within a second.
+/// Returns the latency of cheap requests to a backend, as all cores' records about their windows (limits on requests in
+/// flight) show it; None if no core has written one within a second.
 fn latency_of_cheap(records: Section<'_>, now: Timestamp) -> Option<Cheap> {
     let oldest = now.before(CHEAP_LAST);
     let (mut at, mut is_limited) = (Timestamp::ZERO, false);

@@ -16,7 +16,8 @@ use crate::shard::stored::Stored;
 use crate::values::time::Now;
 use crate::values::{BackendId, TenantId};
 
-/// A request that left its queue because it waited too long or cannot meet its deadline.
+/// A request that left its queue to be refused, because it waited too long, cannot meet its deadline, or its backend
+/// has stalled or is busy with a script.
 #[derive(Debug)]
 pub struct Expired {
     pub to: Addressee,
@@ -91,10 +92,11 @@ impl Overload {
         Ok(is_eased.then_some(parked.envelope.reply_to))
     }
 
-    /// Queues a request at the bulkhead (window and queue) with this index. `late` is the time by which
-    /// this turn of the core began later than planned. Returns a message (note) that its client connection
-    /// should not be read from for now, if many of its requests wait. An error if there is no room.
-    /// `envelope` is the request's record, `requests` the number of requests in its message.
+    /// Queues a request at the bulkhead (window and queue) with this index. `late` is the time by which this turn of
+    /// the core (pass of its loop) began later than planned. Returns a message (note) that its client connection should
+    /// not be read from for now, if many of its requests wait and no such note was returned since few waited; else
+    /// None. An error if there is no room. `envelope` is the request's record, `requests` the number of requests in its
+    /// message.
     pub fn park(
         &mut self,
         env: &mut Env,
@@ -133,10 +135,10 @@ impl Overload {
         self.bulkheads[index].park_fetch(parked);
     }
 
-    /// Takes requests about a key that has become hot out of the queues in front of `backend`, or in front
-    /// of all backends: those that `choose` selects, each connection's in their order. The flag with each
-    /// says whether its client connection may be read from again. `choose` sees the requests for one key of
-    /// `slot`, and those for several keys of any slot.
+    /// Takes requests about a key that has become hot out of the queues in front of `backend` (None: of all backends):
+    /// those that `choose` selects, each connection's in their order. The flag with each says whether its client
+    /// connection may be read from again. `choose` sees all requests except those for one key of another slot than
+    /// `slot`.
     pub fn take_queued(
         &mut self,
         (backend, slot): (Option<BackendId>, u16),
@@ -167,9 +169,9 @@ impl Overload {
         searched.flat_map(|(_, bulkhead)| bulkhead.queued_mut())
     }
 
-    /// Removes and returns the requests in a queue that have waited too long or cannot meet their deadline.
-    /// `index` is that of the queue's bulkhead, and `late` the delay of this core itself, by which requests
-    /// do not age.
+    /// Removes and returns the requests in a queue that have waited too long or cannot meet their deadline, or whose
+    /// backend has stalled or is busy with a script. `index` is that of the queue's bulkhead, and `late` the delay of
+    /// this core itself, by which requests do not age.
     pub fn expire(&mut self, env: &mut Env, index: usize, late: Duration, now: Now) -> Vec<Expired> {
         let bulkhead = &mut self.bulkheads[index];
         bulkhead.begin_turn(late, now.monotonic);
@@ -200,10 +202,10 @@ impl Overload {
         self.bulkheads[index].end_turn(settings.overload.board.of(settings.id, index))
     }
 
-    /// Marks a bulkhead (window and queue) as stalled if its backend has been silent for too long with
-    /// requests in flight (250 ms or four median response times, whichever is longer): nothing more is sent
-    /// to it then. True only in the call that finds the stall; never unless windows are on, nor for expensive
-    /// requests.
+    /// Marks a bulkhead (window and queue) as stalled if its backend has been silent for too long with requests in
+    /// flight (250 ms or four median response times, whichever is longer; 1 s before the first sampled reply): nothing
+    /// more is sent to it then. True only in the call that finds the stall; never unless windows are on, nor for
+    /// expensive requests.
     pub fn find_stall(&mut self, index: usize, now: Now) -> bool {
         let has_stalled = self.bulkheads[index].handle_look(now.monotonic);
         if has_stalled {
@@ -212,7 +214,8 @@ impl Overload {
         has_stalled
     }
 
-    /// Publishes the load of a bulkhead (window and queue) to other cores.
+    /// Publishes the load of a bulkhead (window and queue) to other cores: its numbers of waiting requests and of those
+    /// in flight, and whether its queue is full and its backend stalled or busy.
     pub fn tell_load(&self, settings: &ShardSettings, index: usize) {
         self.bulkheads[index].tell(settings.overload.board.of(settings.id, index));
     }
@@ -223,7 +226,7 @@ impl Overload {
         parked.map(|parked| (parked.envelope.route.slot, parked.envelope.route.backend))
     }
 
-    /// Returns the number of requests that wait in queues on this core.
+    /// Returns the number of requests that wait in queues on this core, without fetches (shared reads of hot keys).
     pub fn waiting(&self) -> usize {
         let held = |figures: BulkheadFigures| figures.held.requests;
         self.listed.iter().map(|index| held(self.bulkheads[*index].figures())).sum()

@@ -1,4 +1,4 @@
-//! Batch: all messages that one shard passes to another in a turn, in buffers that are reused.
+//! Batch: all messages that one shard passes to another in a turn (pass of its loop), in buffers that are reused.
 //!
 //! ```text
 //! shard i                                    shard j
@@ -51,7 +51,7 @@ pub struct Batch {
     shared: Vec<Bytes>,
     /// Number of bytes of all shared messages and of the copies of hot keys' replies.
     shared_bytes: usize,
-    /// Notes (such as that a request was sent to its store) about requests of the receiver's client
+    /// Notes (such as that too many requests of a connection are queued) about requests of the receiver's client
     /// connections, each with the reply address of the request.
     notes: Vec<(ReplyTo, Note)>,
     /// Fences: connections to stores that weir gave up, and that the stores are to kill. The receiver handles
@@ -63,10 +63,11 @@ pub struct Batch {
     lifted: Vec<(ShardId, u64)>,
     /// Copies of hot keys' replies that the sender lends to the receiver, which answers requests from them.
     copies: Vec<Copy>,
-    /// Numbers of requests that the sender answered from copies of replies for the receiver's hot keys.
+    /// The sender's reports of how many requests it answered from copies of replies that the receiver lent it, one for
+    /// each copy or hot key.
     hits: Vec<CopyHits>,
-    /// Lines for monitors (clients that sent `MONITOR`) of the receiver: the client whose request each line
-    /// shows (by tenant), and the line's length in `line_bytes`.
+    /// Lines for monitors (clients that sent `MONITOR`) of the receiver: for each, the tenant of the client whose
+    /// request it shows, and its length in `line_bytes`.
     lines: Vec<(Sender, u32)>,
     line_bytes: Vec<u8>,
     /// The sender's reports that its clients join or leave channels, or that all subscriptions of its clients to
@@ -74,8 +75,8 @@ pub struct Batch {
     /// each with the core that sent it.
     to_home: Vec<(ShardId, ToHome)>,
     /// The sender's messages about channels for which the sender, as the home core, has one subscription for all
-    /// clients, to a receiver with subscribers: published messages, answers to joins, losses of subscriptions,
-    /// numbers of subscribers.
+    /// clients: to a receiver with subscribers, for instance, published messages, answers to joins, and losses of
+    /// subscriptions; to any receiver, numbers of subscribers.
     from_home: FromHomeQueue,
     /// The sender's messages about clients that take the invalidation messages of other clients (`CLIENT
     /// TRACKING` with `REDIRECT`).
@@ -111,7 +112,8 @@ impl Batch {
             + self.from_home.message_bytes()
     }
 
-    /// True if the batch of messages has 64 MiB or more, so that no further request or copy may be added.
+    /// True if the batch of messages has 64 MiB or more (`BATCH_BYTES_MAX`), so that no further request or copy of a
+    /// reply may be added.
     pub fn is_full(&self) -> bool {
         self.bytes() >= BATCH_BYTES_MAX
     }
@@ -156,8 +158,8 @@ impl Batch {
         self.hits.push(hits);
     }
 
-    /// Adds a line, which shows a request of `sender`, for the receiver's monitors (clients that sent
-    /// `MONITOR`). False if the batch has too many bytes of lines already: the line is then left out.
+    /// Adds a line, which shows a request of a client of the tenant `sender`, for the receiver's monitors (clients that
+    /// sent `MONITOR`). False if the batch has too many bytes of lines already: the line is then left out.
     pub fn push_line(&mut self, sender: Sender, line: &[u8]) -> bool {
         let has_room = self.line_bytes.len() + line.len() <= MONITOR_BATCH_BYTES_MAX;
         if has_room {
@@ -167,8 +169,8 @@ impl Batch {
         has_room
     }
 
-    /// Returns the lines for monitors (clients that sent `MONITOR`), each with the client whose request it
-    /// shows, in the order in which they were added.
+    /// Returns the lines for monitors (clients that sent `MONITOR`), each with the tenant of the client whose request
+    /// it shows, in the order in which they were added.
     pub fn lines(&self) -> impl Iterator<Item = (Sender, &[u8])> {
         let mut rest = self.line_bytes.as_slice();
         self.lines.iter().map(move |(sender, length)| {
@@ -185,9 +187,9 @@ impl Batch {
         self.to_home.push((from, message));
     }
 
-    /// Adds a message about a channel for which the sender, as the home core, has one subscription for all
-    /// clients: a published message, the answer to a join, a lost subscription, or numbers. The receiver has
-    /// subscribers.
+    /// Adds a message about a channel for which the sender, as the home core, has one subscription for all clients: a
+    /// published message, the answer to a join, a lost subscription or the like, for a receiver with subscribers, or
+    /// numbers of subscribers, for any.
     pub fn push_from_home(&mut self, told: FromHome) {
         self.from_home.push(told);
     }
@@ -221,7 +223,7 @@ impl Batch {
         &self.copies
     }
 
-    /// Returns the numbers of requests that the sender answered from copies for the receiver's hot keys.
+    /// Returns the sender's reports of how many requests it answered from copies of replies that the receiver lent it.
     pub fn hits(&self) -> &[CopyHits] {
         &self.hits
     }

@@ -79,9 +79,9 @@ impl PeerStage {
         self.batch_for(to).push_hits(hits);
     }
 
-    /// Adds a line, which shows a request of `sender`, for another core's monitors (clients that sent
-    /// `MONITOR`) to the batch for that core. False if that batch has too many bytes of lines already: the line
-    /// is then left out.
+    /// Adds a line, which shows a request of a client of the tenant `sender`, for another core's monitors (clients that
+    /// sent `MONITOR`) to the batch for that core. False if that batch has too many bytes of lines already: the line is
+    /// then left out.
     pub fn push_line(&mut self, to: ShardId, sender: Sender, line: &[u8]) -> bool {
         self.batch_for(to).push_line(sender, line)
     }
@@ -93,9 +93,9 @@ impl PeerStage {
         self.batch_for(home).push_to_home(own, message);
     }
 
-    /// Adds a message of this core, which as a channel's home core has one subscription for all clients, to the
-    /// batch for a core with subscribers: a published message, the answer to a join, the loss of the
-    /// subscription, or numbers of subscribers.
+    /// Adds a message of this core, which as a channel's home core has one subscription for all clients, to the batch
+    /// for a core with subscribers: a published message, the answer to a join, the loss of the subscription or the
+    /// like. Numbers of subscribers go to any core.
     pub fn push_from_home(&mut self, to: ShardId, told: FromHome) {
         self.batch_for(to).push_from_home(told);
     }

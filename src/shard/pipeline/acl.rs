@@ -23,7 +23,7 @@ const ALL_CHANNELS: &str = "&*";
 
 impl Shard {
     /// Answers a client's `ACL LIST`, `ACL USERS` or `ACL GETUSER`, as `local` says. `charge` is the price taken
-    /// for the request (None if it has none), which is settled here.
+    /// for the request (None if it has none), which is corrected here to the real price.
     pub(super) fn describe_users(
         &mut self,
         id: ClientId,

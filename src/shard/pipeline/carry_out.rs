@@ -163,9 +163,9 @@ impl Shard {
         }
     }
 
-    /// Handles a client's `SCAN` of a cluster, which walks over its nodes: as `step` says, sends the `SCAN` to
-    /// the next node, or answers that the walk has ended or cannot go on. `charge` is the price taken for the
-    /// request, if it has one. `nature` says whether the request writes and what class it has.
+    /// Handles a client's `SCAN` of a cluster, which walks over the cluster's nodes: as `step` says, sends the `SCAN`
+    /// to the node at which the walk has arrived, or answers that the walk has ended, or cannot go on. `charge` is
+    /// the price taken for the request, if it has one. `nature` says whether it writes and what class it has.
     fn walk_on(
         &mut self,
         id: ClientId,
@@ -196,10 +196,10 @@ impl Shard {
         }
     }
 
-    /// Handles two kinds of requests that bypass admission. A command that ends subscriptions is carried out at
-    /// once: a quota must not refuse it, since the client would go on paying for messages; its tenant pays for
-    /// its bytes. A `PUBLISH` is held while subscriptions to its channel are on their way to stores. False if
-    /// the request is to be admitted as usual.
+    /// Handles two kinds of requests before admission. A command that ends subscriptions is carried out at once: a
+    /// quota must not refuse it, since the client would go on paying for messages; its tenant pays for its bytes. A
+    /// `PUBLISH` is held while earlier subscriptions to its channel may be on their way to stores. False if the request
+    /// is not of these kinds or need not be held, and is to be admitted as usual.
     fn goes_its_own_way(
         &mut self,
         id: ClientId,
@@ -243,21 +243,22 @@ impl Shard {
         self.resume_held(ready, now);
     }
 
-    /// True if a request waits until the other cores have handled all bytes that arrived before it. The caller
-    /// reports by [`Self::handle_others_handled`] when they have.
+    /// True if a `PUBLISH` waits until the other cores have handled all bytes that arrived before it, since an earlier
+    /// subscription to its channel may be among them. The caller reports by [`Self::handle_others_handled`] when they
+    /// have.
     #[inline]
     pub fn awaits_others(&self) -> bool {
         self.clients.await_others()
     }
 
-    /// Records that the other cores have handled all bytes of their clients that arrived by the time `by`.
-    /// Requests that wait for this go on at the end of the turn.
+    /// Records that the other cores have handled all bytes of their clients that arrived by the time `by`. Requests
+    /// that wait for this are tried again at the end of the turn (pass of the shard's loop).
     pub fn handle_others_handled(&mut self, by: Timestamp) {
         self.env.others_handled = self.env.others_handled.max(Some(by));
     }
 
-    /// Holds a client's request until the cluster's primaries have confirmed the map of slots. Refuses it
-    /// if it was decoded 2 s ago or more.
+    /// Holds a client's `SCAN`, which must not miss a node, until the cluster's primaries have confirmed the map of
+    /// slots. Refuses it if it was decoded 2 s ago or more.
     fn wait_for_map(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         if now.monotonic.since(self.clients.client(id).began()) >= MAP_PATIENCE {
             return self.answer_not_sent(id, BackendId(0), NotSent::Unconfirmed);
@@ -317,9 +318,9 @@ impl Shard {
         self.admit_off_tab(id, payer, (&asked, class), (destination.backend(), usual), arguments, now)
     }
 
-    /// Chooses the track (set of connections to a backend) of a request where nothing has a price and replicas
-    /// may answer reads. `usual` is the track that the request would take if none were in flight. Holds the
-    /// request (error) if its client has requests in flight on another track. Returns no charge.
+    /// Puts a request on the track `usual` (a set of connections to a backend) where nothing has a price and replicas
+    /// may answer reads. If the client has requests in flight on another track, which this one could overtake, the
+    /// request is held, and the result is an error. Never returns a charge.
     #[cold]
     fn take_track(
         &mut self,
@@ -409,10 +410,10 @@ impl Shard {
     }
 
     /// Admits a request (takes its price from its payer's quotas) that cannot be charged to the tab (the sum of
-    /// one payer's consecutive requests), such as a transaction. `asked` are the facts about its cost, `class`
-    /// is the class of its command, `backend` where it goes (None for several), and `usual` the track (set of
-    /// connections) that it takes unless it is expensive. The error says that it was refused, or is held to
-    /// wait.
+    /// one payer's consecutive requests), such as a transaction, and returns the charge; None if it has no price.
+    /// `asked` are the facts about its cost, `class` is the class of its command, `backend` where it goes (None for
+    /// several), and `usual` the track (set of connections) that it takes unless it is expensive. The error says that
+    /// it was refused, or is held to wait.
     #[inline(never)]
     fn admit_off_tab(
         &mut self,
@@ -511,9 +512,9 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Adds to the headers of an HTTP refusal the amounts that are left of the quotas that the request counts
-    /// against, except that of the scope `refused` (global, tenant or user). The quota with the smallest part
-    /// left comes first.
+    /// Adds to the headers of an HTTP refusal the amounts that this core has left of the quotas that the request counts
+    /// against, except that of the scope `refused` (global, tenant or user). The quota with the smallest part left
+    /// comes first; one of which this core has less than a request unit is left out.
     #[cold]
     fn tell_other_quotas(&mut self, text: &mut Vec<u8>, id: ClientId, refused: Scope, now: Now) {
         let identity = self.clients.client(id).identity().clone();
@@ -536,8 +537,8 @@ impl Shard {
     /// Makes the envelope (record that goes with a request's bytes) of a request that must be the only one of
     /// its client in flight: takes the next place in the order of the client's replies, and holds back the
     /// client's later requests until this one is answered. The request goes to `backend`; `rewrite` says how its
-    /// reply is to be changed, and `charge` is the price taken for it (None if it has none), which is settled
-    /// with the reply.
+    /// reply is to be changed, and `charge` is the price taken for it (None if it has none), which is corrected to the
+    /// real price with the reply.
     pub(super) fn envelope_alone(
         &mut self,
         id: ClientId,
@@ -552,8 +553,8 @@ impl Shard {
         client.envelope(reply_to, (slot, backend), (nature, nature.touches()), charge.as_ref())
     }
 
-    /// Decides whether a request is refused because its backend is slow (shedding level) and requests of
-    /// more important tiers go first; if so, answers its client and returns true.
+    /// True if a request is refused because its backend is slow (shedding level) and requests of more important tiers
+    /// (degrees of importance) go first; its client has been answered with an error then.
     #[cold]
     fn is_held_back(
         &mut self,
@@ -577,9 +578,9 @@ impl Shard {
         is_held_back
     }
 
-    /// Refuses a request that could overtake an earlier one of its client, as the caller has found, which
-    /// weir answered without its store and which may still be carried out. False, with nothing done, if no
-    /// part of the request goes to a store.
+    /// Refuses a request that, as the caller has found, could overtake an earlier one of its client: the store may
+    /// still carry that one out, although weir has answered it. False, with nothing done, if no part of the request
+    /// goes to a store.
     #[cold]
     fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
         let is_refused = self.reaches_stores(id, destination);
@@ -617,8 +618,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends a request to its backend if this core is the key's home (the core through which a key's
-    /// requests pass), else hands it over to the core `home`.
+    /// Sends a request to its backend if this core is `home` (the core through which the key's requests pass), else
+    /// hands it over to that core.
     #[expect(clippy::inline_always, reason = "every request: two calls would be a tenth of it")]
     #[inline(always)]
     pub(super) fn dispatch(&mut self, home: ShardId, envelope: &Envelope, message: Message<'_>, now: Now) {
@@ -676,7 +677,8 @@ impl Shard {
         }
     }
 
-    /// Returns the account (tenant or user) that a client's requests are charged to; None if it has none.
+    /// Returns the account (of a tenant, or of a user of it) that a client's requests are charged to; None if there is
+    /// none.
     pub(super) fn payer_of(&mut self, id: ClientId) -> Option<Payer> {
         self.clients.client(id).payer()
     }

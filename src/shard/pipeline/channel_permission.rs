@@ -18,9 +18,9 @@ pub(super) fn has_only_some(tenant: &Tenant) -> bool {
     !tenant.channel_prefixes().is_empty() || !tenant.databases.is_empty()
 }
 
-/// Checks that a tenant may name the channels, or patterns of channels, in a request. True if the request
-/// names channels alone, so that its words need no check as keys. The error is the text of the reply.
-/// `handling` is how weir handles the command.
+/// Checks that a tenant may name the channels, or patterns of channels, in a request. True if the request names
+/// channels alone, so that its words need no check as keys; false if it names none. The error is the text of the
+/// reply. `handling` is how weir handles the command.
 pub(super) fn permit(
     tenant: &Tenant,
     (command, handling): (&'static Command, Handling),
@@ -79,8 +79,9 @@ fn may_name(tenant: &Tenant, name: &[u8], is_pattern: bool) -> bool {
     (!may_match_events || has_all_keys(tenant)) && begins_with_any(tenant.channel_prefixes(), literal)
 }
 
-/// True if a tenant may hear of events of keys in a database: `rest` is its number, `__:`, and the key or
-/// the event, as in the name of the channel. `may_hear_of` decides about the key or event.
+/// True if a tenant may hear of events of keys in a database: `rest` is the database's number, `__:`, and the key or
+/// the event, as in the name of the channel. `may_hear_of` decides about the key or event. If `rest` is of another
+/// form, only a tenant with all keys and databases may.
 fn may_hear_events(tenant: &Tenant, rest: &[u8], may_hear_of: impl Fn(&[u8]) -> bool) -> bool {
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     let number = std::str::from_utf8(&rest[..digits]).ok().and_then(|digits| digits.parse().ok());

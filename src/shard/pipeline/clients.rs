@@ -12,8 +12,9 @@ use crate::values::time::Now;
 
 impl Shard {
     /// Passes a client's command about other clients (such as `CLIENT KILL`) to all shards, through the control
-    /// executor, which sends back the joined answer. `charge` is the price taken for the command (None if it has
-    /// none), which is settled with that answer, or with an error here.
+    /// executor (thread that handles no data of clients), which sends back the joined answer. `charge` is the price
+    /// taken for the command (None if it has none), which is corrected to the real price with that answer, or with an
+    /// error here.
     pub(super) fn ask_about_clients(
         &mut self,
         id: ClientId,

@@ -37,8 +37,8 @@ impl Shard {
         self.admission.decide_in_shadow(&mut self.env, now);
     }
 
-    /// Resumes requests that waited until earlier requests of their tenant were settled: charged at their
-    /// real price, which is known with the reply.
+    /// Resumes requests that waited until earlier requests of their tenant were settled (charged their real price,
+    /// which is known with the reply).
     #[cold]
     pub(super) fn resume_settled(&mut self, now: Now) {
         let settled = self.admission.take_settled(now.monotonic);
@@ -153,8 +153,8 @@ impl Shard {
         }
     }
 
-    /// Handles one request of a client under another identity (tenant, user, options) than the connection's
-    /// own: that of `QOS CALL`, or the one that the client had when the request, which was held since, arrived.
+    /// Handles one request of a client under `identity` (tenant, user, options) in place of the connection's own: the
+    /// one that `QOS CALL` gives the request, or the one that the client had when the request arrived that was held.
     pub(super) fn handle_request_as(
         &mut self,
         id: ClientId,
@@ -293,9 +293,8 @@ impl Shard {
         }
     }
 
-    /// Puts the script that an admitted request (`EVAL`, `SCRIPT LOAD`) brings to the stores on the board of
-    /// scripts, if the script declares that it writes nothing. While `CLIENT PAUSE` holds back writes, it lets
-    /// requests pass that name such a script by its digest.
+    /// Records for all cores that the script in a request (`EVAL`, `SCRIPT LOAD`) writes nothing, if it declares that.
+    /// Requests that name such a script by its digest may pass while `CLIENT PAUSE` holds back writes.
     #[cold]
     #[inline(never)]
     pub(super) fn note_script(&self, command: &Command, arguments: &Arguments<'_>) {
@@ -307,8 +306,9 @@ impl Shard {
         self.env.settings.clients.scripts.note(arguments.at(place));
     }
 
-    /// Sends a command that weir does not know to the backend of its first argument's slot: the first
-    /// argument is the key in most commands of modules.
+    /// Handles a command that weir does not know: sends it to the backend of its first argument's slot, since that is
+    /// the key in most commands of modules. Refuses it if the client may not run unknown commands or is in a
+    /// transaction, and closes a client that speaks HTTP on a connection for RESP.
     fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         // HTTP is checked for first, whoever the client is: what follows may be the body of a web page's
         // request, and must not be carried out.
@@ -362,8 +362,8 @@ impl Shard {
         self.clients.answer_now(&mut self.env, id, |out, _| encode::error(out, text));
     }
 
-    /// Answers the client's request that is being handled with an error. If the client is in a transaction,
-    /// its `EXEC` will fail.
+    /// Answers the client's request that is being handled with the error `text`, which has no `-` and no line end. If
+    /// the client is in a transaction, its `EXEC` will fail.
     pub(super) fn refuse_in_transaction(&mut self, id: ClientId, text: &str) {
         self.refuse_with_bytes(id, text.as_bytes());
     }

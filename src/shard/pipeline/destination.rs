@@ -32,8 +32,8 @@ pub(super) enum Destination {
     /// The request is split by key over several backends or cores; `Gather` says how the replies are
     /// merged.
     Parts(Gather),
-    /// The request goes to all backends: the core that has the client sends it to each of them, and makes
-    /// one reply of theirs as `FanOut` says.
+    /// The request goes to all backends (in a cluster, to all nodes that may have keys): the core that has the
+    /// client sends it to each of them, and makes one reply of theirs as `FanOut` says.
     Stores(FanOut),
     /// The request is a `SCAN` and goes to the backend that its cursor names, with that backend's own
     /// cursor.
@@ -49,8 +49,9 @@ pub(super) enum Destination {
 }
 
 impl Destination {
-    /// True if all earlier requests of the connection must be answered first, because the request has no
-    /// single home or changes the state of the connection.
+    /// True if all earlier requests of the connection must be answered first: the request goes to stores other than
+    /// through home cores (the cores through which keys' requests pass), or weir answers it and it changes the state
+    /// of the connection or depends on earlier requests (such as `SELECT`, `EXEC`, `INFO`).
     #[inline]
     pub fn is_alone(self) -> bool {
         use LocalCommand::{
@@ -103,8 +104,8 @@ impl Destination {
 pub(super) enum Placement {
     /// The request names no keys, so that nothing determines its backend.
     Nowhere,
-    /// All keys of the request are on one backend, have one home core (through which a key's requests pass)
-    /// and use one connection.
+    /// All keys of the request are on one backend, have one home core (the core through which a key's requests
+    /// pass), and use the same one of its connections to the backend.
     Together { slot: u16, backend: BackendId, home: ShardId },
     /// All keys of the request are on one backend, but have several home cores (the cores through which the
     /// keys' requests pass) or use several connections.
@@ -267,9 +268,9 @@ impl Shard {
         if self.env.slots.is_some() { NO_SLOT } else { 0 }
     }
 
-    /// Returns how a command is handled with the settings in force: refused if it needs a connection that a
-    /// client has to itself (private link) or a place among the monitors, and the settings give clients none,
-    /// or if it waits for replicas and there are several stores.
+    /// Returns how a command is handled with the settings in force: as `handling` says, but refused if it needs a
+    /// connection that a client has to itself (private link) or is `MONITOR`, and the settings allow clients none, or
+    /// if it waits for replicas (`WAIT`) and weir does not stand in front of one plain store.
     #[inline]
     pub(super) fn in_force(&self, handling: Handling) -> Handling {
         match handling {
@@ -286,8 +287,8 @@ impl Shard {
         }
     }
 
-    /// Returns the error for clients while the only store is busy with a script and so answers nothing else;
-    /// `None` if it is not, or if there are several stores.
+    /// Returns the error for clients while the only store is busy with a script and so answers nothing else; `None` if
+    /// it is not busy, and if there are several stores or a cluster.
     pub(super) fn only_store_is_busy(&self) -> Option<String> {
         if !self.has_one_store() {
             return None;
@@ -302,8 +303,8 @@ impl Shard {
         self.env.slots.is_none() && self.env.settings.topology.backends() == 1
     }
 
-    /// Returns the slot, backend and home core (the core through which a key's requests pass) of the only key
-    /// of a request; None if its command may have several keys.
+    /// Returns the slot, backend and home core (the core through which a key's requests pass) of the only key of a
+    /// request; None unless its command always has exactly one key, at a fixed place.
     #[inline]
     fn place_of_only_key(
         &self,
@@ -318,10 +319,10 @@ impl Shard {
         Some((slot, self.env.backend_of(slot), self.env.settings.topology.home_of(slot)))
     }
 
-    /// Returns the slot, backend and home core (the core through which a key's requests pass) that all keys
-    /// of a request share; None if they share none. The keys are every `step`th word from the first
-    /// argument on. Stops at the first key that differs: a request may have a million keys, and each is
-    /// looked at again when the request is split.
+    /// Returns the slot of a request's first key, and the backend and home core (the core through which a key's
+    /// requests pass), if all keys have the same ones and use the same connection (in a cluster, have the same slot);
+    /// else None. The keys are every `step`th word from the first argument on. Stops at the first key that differs: a
+    /// request may have a million keys, and each is looked at again when the request is split.
     fn common_place(&self, step: usize, arguments: &Arguments<'_>) -> Option<(u16, BackendId, ShardId)> {
         let settings = &self.env.settings;
         let mut keys = (1..arguments.len()).step_by(step).map(|index| slot_of(arguments.at(index)));
@@ -383,7 +384,7 @@ pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touche
     }
 }
 
-/// True if all parameters that `CONFIG GET` asks for are `notify-keyspace-events`, which is up to the stores.
+/// True if all parameters that `CONFIG GET` asks for are `notify-keyspace-events`, whose value only stores know.
 pub(super) fn asks_for_events(arguments: &Arguments<'_>) -> bool {
     arguments.iter().skip(2).all(|word| word.eq_ignore_ascii_case(b"notify-keyspace-events"))
 }

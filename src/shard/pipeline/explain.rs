@@ -40,13 +40,13 @@ struct Subject {
     connection: u64,
 }
 
-/// Number in place of a client connection's for a request that an operator, at the admin port, asks weir to
-/// explain.
+/// The value of [`Subject::connection`] for a request that an operator asks weir to explain at the admin port, which
+/// comes from no client connection.
 const NO_CONNECTION: u64 = u64::MAX;
 
 impl Shard {
-    /// Answers a client's `QOS LIMITS` with what is left of its quotas in its three scopes (global, tenant,
-    /// user). Passes the request on to the control executor, because only that knows how much other cores
+    /// Has a client's `QOS LIMITS` answered with what is left of its quotas in its scopes (global, tenant, user), by
+    /// the control executor (thread that handles no data of clients), because only that knows how much other cores
     /// spent.
     pub(super) fn qos_limits(
         &mut self,

@@ -90,8 +90,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Sends the fetches (shared reads of hot keys) that reads wait for, the requests for hot keys that
-    /// were held back and may go on, and the copies of replies and counts of answers for other cores.
+    /// Sends the fetches (shared reads of hot keys) that reads wait for, the requests for hot keys that were held back
+    /// and may go on, and to other cores copies of replies, and the numbers of requests answered from their copies.
     #[inline(never)]
     pub(super) fn send_what_is_hot(&mut self, now: Now) {
         loop {
@@ -285,8 +285,9 @@ impl Shard {
         }
     }
 
-    /// Ends a turn (pass of the shard's loop) for hot keys: refuses requests that waited for a fetch too
-    /// long, and sends requests that may go on.
+    /// Ends a turn (pass of the shard's loop) for hot keys: refuses requests that have waited too long for a fetch
+    /// (shared read of a hot key), sends requests that may go on, and searches the queues for requests for keys that
+    /// became hot.
     pub(super) fn look_after_hot(&mut self, now: Now) {
         if !self.hot_keys.is_on() {
             return;
@@ -297,8 +298,9 @@ impl Shard {
         }
     }
 
-    /// Answers a read whose deadline has passed with the error for `why`. The read is charged its estimated price
-    /// now, and the rest when the fetch that it waited for (one read for all requests that wait) is answered.
+    /// Answers the read that pays for a fetch (one read of a hot key for all requests that wait for it) with the error
+    /// for `why`, since its deadline has passed. The read is charged its estimated price now, and the rest when the
+    /// fetch is answered.
     fn answer_payer(&mut self, envelope: &Envelope, why: NotSent, now: Now) {
         let (env, _, mut replies) = self.towards_clients();
         env.counters.add(Counter::RequestsAbandoned, 1);

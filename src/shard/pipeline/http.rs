@@ -123,9 +123,9 @@ impl Shard {
         self.assume_database(id, http.database())
     }
 
-    /// Charges a client for a part of its HTTP request that no command is charged for: for bytes of the head
-    /// and body that are in no command or, with `refusal` (the error for all of them), for the commands that
-    /// are refused together.
+    /// Charges a client for the bytes of its HTTP request that no command is charged for, if they are more than 1 KiB:
+    /// those of the head and body that are in no command, and with `refusal` (the error for all of its commands) those
+    /// of the commands that are refused together.
     fn charge_for_rest(&mut self, id: ClientId, http: &Conversation, refusal: Option<&str>, now: Now) {
         let unused = if http.is_at_start() { http.unused_bytes() } else { 0 };
         let is_refused_now = refusal.is_some() && http.void().is_none();

@@ -20,8 +20,8 @@ use crate::values::{BackendId, ClientId};
 /// Maximum number of bytes of one `CLIENT TRACKING ON` request, and of all prefixes of its client together (64
 /// KiB each); a request beyond either is refused.
 const FRAME_BYTES_MAX: usize = 64 * 1024;
-/// The error for prefixes of one client (`CLIENT TRACKING ON BCAST PREFIX`) that are longer than 64 KiB
-/// together.
+/// The error for a `CLIENT TRACKING ON` of more than 64 KiB, and for prefixes of one client (`BCAST PREFIX`) that
+/// are longer than 64 KiB together.
 const PREFIXES_TOO_LONG: &str = "ERR CLIENT TRACKING has at most 64 KiB of prefixes";
 /// The beginning of a store's message to a client whose keys it tracks, which says that the connection that
 /// took the invalidation messages in the client's place is gone. The store's number of that connection
@@ -124,10 +124,9 @@ impl Shard {
         }
     }
 
-    /// Takes places for the key prefixes that will be in force with these options, which add to those in force
-    /// now: stores compare each prefix with every changed key, so the places are limited. Returns the records
-    /// of the places (filters). None if too few places are left; the client has then been answered with an
-    /// error.
+    /// Takes shares of the limit on key prefixes at stores, which compare each prefix with every changed key, for the
+    /// prefixes that will be in force with these options: they add to those in force now. Returns the records of the
+    /// shares (filters). None if too little of the limit is left; the client has then been answered with an error.
     fn filters_for(&mut self, id: ClientId, options: &TrackingOptions) -> Option<Vec<Filter>> {
         if !options.is_broadcast {
             return Some(Vec::new());
@@ -145,8 +144,8 @@ impl Shard {
         }
     }
 
-    /// Takes the reply of a store to `CLIENT TRACKING ON`, which was sent over `link` for a client; the last
-    /// reply completes the command.
+    /// Takes the reply of a store to `CLIENT TRACKING ON`, which was sent over `link` for a client: the last reply
+    /// completes the client's command, unless `link` was added after that command, on weir's own account.
     pub(super) fn take_tracking_reply(
         &mut self,
         (link, id): (PrivateId, ClientId),
@@ -162,8 +161,9 @@ impl Shard {
         }
     }
 
-    /// Answers a client's `CLIENT TRACKING ON` once all stores have replied; if it failed, ends the tracking
-    /// that some stores had begun.
+    /// Answers a client's `CLIENT TRACKING ON` once all stores have replied. If the first such command of the client
+    /// has failed, ends the tracking that some stores have begun; if only some stores have taken new options, closes
+    /// the client.
     pub(super) fn complete_tracking(&mut self, id: ClientId, replied: TrackingReply, now: Now) {
         let TrackingReply { sequence, reply, left, is_divided, is_target_gone } = replied;
         let own = self.env.settings.id;
@@ -184,10 +184,10 @@ impl Shard {
         }
     }
 
-    /// Handles a store's message that came over `link` about changed keys. Passes it on to the client, unless
-    /// the client speaks RESP2; if the message says that the connection for invalidation messages is gone,
-    /// tells the client so. False if the link (unshared connection to a store) is neither one over which keys
-    /// are tracked for this client nor one that takes messages in place of other clients.
+    /// Handles a store's message that came over `link` about changed keys: passes it on to the client, unless the
+    /// client speaks RESP2 and the keys are its own. If the message says that the connection for invalidation messages
+    /// is gone (`REDIRECT`), informs the client. False if the link (unshared connection to a store) is neither one over
+    /// which keys are tracked for this client nor one on which it takes the messages of other clients.
     pub(super) fn pass_invalidation(
         &mut self,
         (id, link): (ClientId, PrivateId),
@@ -244,8 +244,9 @@ impl Shard {
         }
     }
 
-    /// Ends the tracking of keys (`CLIENT TRACKING`) for a client. Its own connections to stores (private
-    /// links) are free for other clients once their stores have confirmed the end.
+    /// Ends the tracking of keys (`CLIENT TRACKING`) for a client, and breaks its watch of keys (`WATCH`), if it has
+    /// one. The client's own connections to stores (private links) are free for other clients once their stores have
+    /// confirmed the end.
     pub(super) fn end_tracking(&mut self, id: ClientId, now: Now) {
         if self.tracking_of(id).is_none() {
             return;

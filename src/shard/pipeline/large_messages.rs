@@ -32,15 +32,15 @@ impl Shard {
         self.handle_client_bytes(id, &[], now)
     }
 
-    /// Lends a buffer for the missing rest of a backend's reply. Until it is given back, bytes of the
-    /// connection that arrive in any other way must wait. `generation` tells the connection from earlier
-    /// ones in its place. None if nothing large is missing: received bytes are copied as usual then.
+    /// Lends a buffer for the missing rest of a backend's reply. Until it is given back, bytes of the connection that
+    /// arrive in any other way must wait. None if nothing large is missing, so that received bytes are copied as usual,
+    /// and if `generation` is that of an earlier socket of the connection.
     pub fn lend_link_room(&mut self, connection: ConnectionId, generation: u32) -> Option<Room> {
         self.upstream.lend_room(&self.env, (connection, generation))
     }
 
-    /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes
-    /// of the reply are still missing. `generation` tells the connection from earlier ones in its place.
+    /// Takes back the buffer for a backend's reply, with `received` more bytes in it. Returns how many bytes of the
+    /// reply are still missing. Drops the buffer if `generation` is that of an earlier socket of the connection.
     pub fn handle_link_filled(
         &mut self,
         connection: ConnectionId,
@@ -54,9 +54,9 @@ impl Shard {
         self.upstream.missing((connection, generation))
     }
 
-    /// Ends the right of large replies whose stores have fallen silent to the memory set aside for large
-    /// replies, so that others get it. Does not count the silence of stores on connections that this core does
-    /// not read at present, because large replies on other connections take all of that memory.
+    /// Stops reserving room, in the memory set aside for large replies, for those whose stores have fallen silent, so
+    /// that others get it. Excuses the silence of stores on connections that this core does not read at present,
+    /// because large replies on other connections take all of that memory.
     pub(super) fn look_after_large_replies(&mut self, now: Now) {
         self.env.large_replies.handle_time(now.monotonic, &mut self.env.actions);
         for connection in self.env.large_replies.paused() {

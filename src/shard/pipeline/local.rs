@@ -17,9 +17,9 @@ use crate::values::{BackendId, ClientId, Database};
 const OK: &str = "OK";
 
 impl Shard {
-    /// Answers a client's command that weir carries out itself (`local` says which). Some answers come later,
-    /// from the control executor. `charge` is the price taken for the command, None if it has none; it is
-    /// settled when the answer is made, here or later.
+    /// Answers a client's command that weir carries out itself (`local` says which). Some answers come later, from the
+    /// control executor (thread that handles no data of clients). `charge` is the price taken for the command, None if
+    /// it has none; it is corrected to the real price when the answer is made, here or later.
     pub(super) fn answer_locally(
         &mut self,
         id: ClientId,
@@ -205,8 +205,8 @@ impl Shard {
         self.database_numbered(index)
     }
 
-    /// Returns the database with this number, if stores have that many. The error is the text of the reply,
-    /// which in front of a cluster is that of the cluster's nodes.
+    /// Returns the database with this number, if stores have that many. The error is the text of the reply: stores have
+    /// no such database or, in front of a cluster, no node has said yet how many it has.
     fn database_numbered(&self, number: i64) -> Result<Database, String> {
         if number == 0 {
             return Ok(Database::FIRST);
@@ -297,8 +297,8 @@ impl Shard {
         self.clients.ask(&self.env, id, charge, question);
     }
 
-    /// Returns the question that a client's `INFO` asks the control executor: the sections that it names,
-    /// and how much of the stores' figures the client may see.
+    /// Returns the question that a client's `INFO` asks the control executor (thread that handles no data of clients):
+    /// the sections that it names, and how much of the stores' figures the client may see.
     pub(super) fn asked_by_info(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Question {
         let named = arguments.iter().skip(1).take(INFO_SECTIONS_MAX);
         let sections = named.map(|word| section_named(quoted(word).to_lowercase())).collect();
@@ -329,8 +329,8 @@ impl Shard {
         self.env.pool.give(text);
     }
 
-    /// Corrects a charge from the estimate that was taken for a request to its real price, which follows
-    /// from the `reply`; does nothing without a charge.
+    /// Corrects a charge from the estimate that was taken for a request to its real price, which follows from the
+    /// measurements of the `reply` (an empty record of them gives the price back); does nothing without a charge.
     pub(super) fn settle(&mut self, charge: Option<Charge>, reply: &Settlement, now: Now) {
         if let Some(charge) = charge {
             // A price that is given back has not paid for the request's bytes.

@@ -92,7 +92,8 @@ pub struct Shard {
     clients: ClientStage,
     /// Prices of requests, and this core's accounts of the quotas that they are charged to.
     admission: AdmissionStage,
-    /// Hot keys (those with many requests) of which this core is the home, and the replies kept for them.
+    /// Hot keys (those with many requests) whose requests pass through this core, and the replies kept for them, also
+    /// those that other cores lend.
     hot_keys: HotKeyStage,
     /// Connections to stores, and their windows (limits on requests in flight) and queues.
     upstream: Upstream,
@@ -104,14 +105,13 @@ pub struct Shard {
     /// The time of the last log line about elements that a store popped for a client that had disconnected; None
     /// before the first.
     orphans_said_at: Option<Timestamp>,
-    /// Clients that wait in blocking commands and that a drain is to close. Their stores are still to be
-    /// asked to end the commands.
+    /// Clients that wait in blocking commands and are to be closed, because weir drains or they have ended their
+    /// input. Their stores are still to be asked to end the commands.
     leaving: Vec<ClientId>,
-    /// Channels and patterns for which this core, as their home, has one subscription at the store for all
-    /// clients.
+    /// Channels and patterns whose home is this core (it subscribes to them once at stores, for all clients).
     shared_channels: Box<SharedChannels>,
-    /// Lines that show requests to monitors (clients that have sent `MONITOR`), and the limits on the bytes of
-    /// these lines.
+    /// Limits on the bytes of the lines that show requests to monitors (clients that have sent `MONITOR`), and the
+    /// numbers of lines that these miss.
     monitors: MonitorStage,
     /// True once the request being handled needs no charge for its bytes: it was admitted, or queued in a
     /// transaction, or refused because of a quota or an overload. Kept only for requests of more than 1 KiB.
@@ -121,7 +121,7 @@ pub struct Shard {
     is_admitted_elsewhere: bool,
     /// Batches of messages that are being filled for other cores.
     peers: PeerStage,
-    /// Times at which timeouts are checked and unused memory is given back.
+    /// Times at which timeouts are checked and unused memory is freed.
     upkeep: Upkeep,
     /// Time at which the last turn (pass of the shard's loop) ended, which the `poll_*` methods take for the
     /// present time.
@@ -189,8 +189,8 @@ impl Shard {
         self.admission.users()
     }
 
-    /// Returns a histogram of the times from sending a request to a backend to its reply, as seen by this
-    /// core.
+    /// Returns a histogram of the times from sending a request to a backend to its reply, over all requests that
+    /// this core sent over connections that clients share.
     pub fn service_times(&self) -> Durations {
         self.upstream.service_times()
     }
@@ -200,14 +200,14 @@ impl Shard {
         self.upstream.in_flight()
     }
 
-    /// Returns figures on the bulkheads (window and queue) of each backend on this core: one for the usual
-    /// connections, one for the connections for expensive requests.
+    /// Returns figures on the bulkheads (windows and queues) on this core, in the order of backends: for each
+    /// backend, first that for usual requests, then that for expensive ones.
     pub fn bulkheads(&self) -> impl Iterator<Item = BulkheadFigures> {
         self.upstream.bulkheads(&self.env)
     }
 
-    /// Returns the number of this core's requests that wait for room in the windows (limits on requests in
-    /// flight) of their backends.
+    /// Returns the number of this core's requests that wait for room in the windows (limits on requests in flight) of
+    /// their backends, without fetches (shared reads of hot keys).
     pub fn requests_waiting(&self) -> usize {
         self.upstream.waiting()
     }
@@ -228,7 +228,7 @@ impl Shard {
         self.hot_keys.keys(&self.env.quotas)
     }
 
-    /// Returns the number of requests of this core in flight whose replies no client awaits any more: its
+    /// Returns the number of this core's priced requests in flight whose replies no client awaits any more: the
     /// client has disconnected, or was answered before the reply came.
     pub fn requests_abandoned(&self) -> usize {
         self.clients.requests_abandoned()
@@ -250,13 +250,14 @@ impl Shard {
         self.private.figures()
     }
 
-    /// Returns the numbers of patterns (`PSUBSCRIBE`) and of key prefixes (`CLIENT TRACKING BCAST`) that
-    /// clients of this core have at stores, in this order.
+    /// Returns how much of the limits on patterns (`PSUBSCRIBE`) and on key prefixes (`CLIENT TRACKING BCAST`) at
+    /// stores the clients of this core take, in this order: one for each that differs within its tenant, more for
+    /// one that is slow to compare.
     pub fn filters(&self) -> [usize; 2] {
         self.clients.filters()
     }
 
-    /// Returns the number of this core's clients that are subscribed to channels.
+    /// Returns the number of this core's clients that are subscribed to channels or patterns.
     pub fn subscribers(&self) -> usize {
         self.clients.subscribers()
     }
@@ -271,8 +272,8 @@ impl Shard {
         self.clients.tracking_clients()
     }
 
-    /// Returns the numbers of channels and of patterns, in this order, for which this core, as their home,
-    /// has one subscription at the store for all clients.
+    /// Returns the numbers of channels and of patterns, in this order, whose home is this core (it subscribes to them
+    /// once at stores, for all clients). Those whose subscription, or its end, stores have not acknowledged count too.
     pub fn shared_channels(&self) -> [usize; 2] {
         self.shared_channels.counts()
     }
@@ -293,8 +294,8 @@ impl Shard {
     }
 
     /// Records that a client that has just connected speaks TLS. If its certificate names a tenant (`name`), the
-    /// client is logged in as that; if the tenant has no connection left, it is answered with an error and
-    /// closed. Without a name, or with one that is no tenant's, it has to log in like any other.
+    /// client is logged in as that; if the tenant has as many connections as it may, the client is answered with an
+    /// error and closed. Without a name, or with one that is no tenant's, it has to log in like any other.
     pub fn handle_client_secure(&mut self, id: ClientId, name: Option<&str>, now: Now) {
         if let Err(text) = self.clients.note_secure(&self.env, id, name, now) {
             self.env.counters.add(Counter::ClientsRefused, 1);
@@ -355,8 +356,9 @@ impl Shard {
         self.clients.make_room(&mut self.env)
     }
 
-    /// Closes the largest clients, because the clients of all cores together hold `excess` bytes of memory
-    /// more than they may. Stops once the clients of this core hold no more than its share.
+    /// Closes the largest clients of the tenants that hold the most memory on this core, because the clients of all
+    /// cores together hold `excess` bytes more than they may. Stops once so much is freed, or the clients of this core
+    /// hold no more than its share.
     pub fn handle_memory_exceeded(&mut self, excess: usize) {
         self.clients.handle_memory_exceeded(&mut self.env, excess);
     }
@@ -372,8 +374,8 @@ impl Shard {
         self.clients.handle_clients_asked(&mut self.env, asked, now)
     }
 
-    /// Records that the socket of a backend connection is connected. `generation` tells the connection from
-    /// earlier ones in its place.
+    /// Records that the socket of a backend connection is connected. Does nothing if `generation` is that of an earlier
+    /// socket of the connection.
     pub fn handle_link_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         if self.private.is_mine(connection) {
             return self.private.handle_connected(connection, generation, now);
@@ -381,9 +383,9 @@ impl Shard {
         self.upstream.handle_connected(&mut self.env, connection, generation, now);
     }
 
-    /// Records that a backend connection could not be opened, or was lost (`loss` says how): its requests are
-    /// answered with an error, or sent again where that is safe. `generation` tells the connection from earlier
-    /// ones in its place.
+    /// Records that a backend connection could not be opened, or was lost (by the peer or on the way, as `loss` says):
+    /// its unanswered requests are answered with an error, or sent again where that is safe. Does nothing if
+    /// `generation` is that of an earlier socket of the connection.
     pub fn handle_link_lost(&mut self, connection: ConnectionId, generation: u32, loss: Loss, now: Now) {
         if self.private.is_mine(connection) {
             self.private.handle_lost(&mut self.env, (connection, generation), loss);
@@ -393,9 +395,9 @@ impl Shard {
         upstream.handle_lost(env, (connection, generation), loss, &mut replies, now);
     }
 
-    /// Takes bytes (`chunk`) from a backend; `generation` tells the connection from earlier ones in its
-    /// place. Returns how many more bytes of the present reply are known to be missing; always 0 for a
-    /// connection that one client has to itself.
+    /// Takes bytes (`chunk`) from a backend; drops them if `generation` is that of an earlier socket of the connection.
+    /// Returns how many more bytes of the present reply are known to be missing; always 0 for a connection that one
+    /// client has to itself.
     pub fn handle_link_bytes(
         &mut self,
         connection: ConnectionId,
@@ -413,9 +415,11 @@ impl Shard {
         self.upstream.missing((connection, generation))
     }
 
-    /// Takes a batch from another shard: first fences (given-up connections that stores are to kill), then
-    /// requests, copies of hot replies, lines for monitors, notes, replies, and messages about channels with
-    /// one subscription for all clients and about redirected invalidation messages.
+    /// Takes a batch from another shard, and handles its contents in this order: fences (given-up connections that
+    /// stores are to kill), requests, copies of hot keys' replies and numbers of requests answered from such copies,
+    /// lines that show requests to monitors (`MONITOR`), notes (messages about requests to the core of their client),
+    /// replies, and messages about channels with one subscription for all clients and about redirected invalidation
+    /// messages.
     pub fn handle_batch(&mut self, mut batch: Box<Batch>, now: Now) {
         self.env.counters.add(Counter::BatchesReceived, 1);
         self.env.counters.add(Counter::BatchBytesReceived, batch.bytes() as u64);
@@ -439,15 +443,16 @@ impl Shard {
         self.peers.recycle(batch);
     }
 
-    /// Handles the grants (amounts of quotas) with which the control executor replies to this core's reports.
-    /// Requests that waited for a grant are tried again.
+    /// Handles the grants (amounts of quotas) with which the control executor (thread that handles no data of clients)
+    /// replies to this core's reports. Requests that waited for a grant are tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Now) {
         self.admission.handle_grants(grants, now.monotonic);
         self.resume_waiting(now);
     }
 
-    /// Puts a new map of the cluster's slots in force. Kept replies (those held in memory) for keys of
-    /// slots with a new owner are dropped, because the new owner may lack data that the former one had.
+    /// Puts a new map of the cluster's slots in force. Connections to nodes that have left are closed, and clients'
+    /// subscriptions and tracking of keys follow the map. Kept replies (those held in memory) for keys of slots with a
+    /// new owner are dropped, because the new owner may lack data that the former one had.
     pub fn handle_slots(&mut self, slots: Arc<Map>, now: Now) {
         let (env, upstream, mut replies) = self.towards_clients();
         upstream.handle_slots(env, Arc::clone(&slots), &mut replies, now);
@@ -489,8 +494,8 @@ impl Shard {
         self.upstream.handle_replicas(states);
     }
 
-    /// Returns, for each node of a cluster in the order of the nodes' places in the map's table, figures of
-    /// the reads that it answered or failed in place of its primary.
+    /// Returns, for each node of a cluster, how many reads it answered as a replica and how often it was ejected (taken
+    /// out of use), by the node's index in the map's table; empty unless replicas answer reads.
     pub fn reader_figures(&self) -> Vec<ReaderFigures> {
         self.upstream.reader_figures()
     }
@@ -565,8 +570,8 @@ impl Shard {
         session
     }
 
-    /// True if stores still owe replies to blocking commands of clients that have left. A store that still owes
-    /// such a reply may have popped an element for a client that no longer takes it.
+    /// True if stores still owe replies to blocking commands of clients that have left, or to requests that put
+    /// elements back. A store that owes such a reply may have popped an element that no client takes any more.
     pub fn owes_orphans(&self) -> bool {
         self.private.owes_orphans()
     }
@@ -732,8 +737,8 @@ impl Shard {
         self.env.lines.pop_front()
     }
 
-    /// Returns the next client's request that only the control executor can answer; the reply comes back
-    /// through `handle_answer`. None if there is none.
+    /// Returns the next client's request that only the control executor (thread that handles no data of clients) can
+    /// answer; the reply comes back through `handle_answer`. None if there is none.
     pub fn poll_question(&mut self) -> Option<(ReplyTo, Question)> {
         loop {
             let (to, question) = self.clients.poll_question()?;
@@ -766,8 +771,8 @@ impl Shard {
         Some(batch)
     }
 
-    /// Returns the next report of quota spent on this core, for the control executor; each report is
-    /// answered through `handle_grants`. None if there is none.
+    /// Returns the next report of quota spent on this core, for the control executor (thread that handles no data of
+    /// clients); each report is answered through `handle_grants`. None if there is none.
     pub fn poll_report(&mut self) -> Option<Report> {
         self.admission.poll_report()
     }
@@ -788,8 +793,8 @@ impl Shard {
         ])
     }
 
-    /// True if the shard has freed memory since the last call; the caller can then make the allocator give
-    /// it back to the system.
+    /// True if the shard has tidied (freed memory that it no longer uses) since the last call; the caller can then make
+    /// the allocator give free memory back to the system.
     pub fn take_tidied(&mut self) -> bool {
         self.upkeep.take_tidied()
     }
@@ -863,8 +868,8 @@ impl Shard {
         &self.clients
     }
 
-    /// True if no request that was cut into pieces by key, because a cluster's node could not carry it out
-    /// whole, still waits for replies. For tests.
+    /// True if no request waits for replies that was cut into pieces (one request per key), because a cluster's node
+    /// could not carry it out whole. For tests.
     pub fn has_no_pieces(&self) -> bool {
         self.env.pieces.is_empty()
     }

@@ -15,8 +15,9 @@ use crate::values::time::Now;
 use crate::values::{ClientId, Database};
 
 impl Shard {
-    /// Shows a request that is about to be carried out to the monitors (clients of any core that have sent
-    /// `MONITOR`) that may see it, except a command for administrators, which is never shown.
+    /// Shows a request that is about to be carried out to the monitors (clients of any core that have sent `MONITOR`)
+    /// that may see it; before an `EXEC`, the requests of its transaction. Commands for administrators, and those of
+    /// modules that ask for it, are not shown.
     #[cold]
     #[inline(never)]
     pub(super) fn show_request(
@@ -130,9 +131,9 @@ impl Shard {
         }
     }
 
-    /// Ends a turn (pass of the shard's loop) for monitors (clients that sent `MONITOR`): tells the cores
-    /// that serve them how many lines were left out, charges the tenants of this core's monitors for the
-    /// lines sent to them, and removes the monitors that have ended.
+    /// Ends a turn (pass of the shard's loop) for monitors (clients that sent `MONITOR`): tells the cores that have
+    /// them how many lines were left out, charges the tenants of this core's monitors for the lines sent to them, and
+    /// removes the monitors that have ended.
     #[cold]
     pub(super) fn end_turn_of_monitors(&mut self, now: Now) {
         self.monitors.handle_turn_end(&self.env.settings.clients.monitors, &mut self.env.counters);

@@ -23,8 +23,8 @@ impl Shard {
         self.tenant_of(id).is_some_and(|tenant| tenant.admin)
     }
 
-    /// Checks whether a client may run a command: before the login only `AUTH`, `HELLO`, `QUIT` and
-    /// `RESET`, then by its tenant's admin right and key prefixes. The error is the text of the reply
+    /// Checks whether a client may run a command: before the login only `AUTH`, `HELLO`, `QUIT` and `RESET`, then by
+    /// its tenant's rights (`admin`, databases, channels, key prefixes). The error is the text of the reply
     /// (`NOAUTH`, `NOPERM`), without `-` and line end. `handling` says how weir handles the command.
     pub(super) fn permit(
         &mut self,
@@ -154,8 +154,8 @@ fn permit_databases(
     if tenant.may_use(database) { Ok(()) } else { Err(tenant.refusal_of(database.0)) }
 }
 
-/// Names, for an error, the code that a script command runs in the store: the command itself if it is one of
-/// a module, else "a script".
+/// Returns the words by which an error names the code that a command of class [`Class::Script`] runs in the store:
+/// the command's name if it comes from a Redis module, else "a script".
 fn code_of(command: &Command) -> String {
     if command.group == Group::Module { command.spoken_name() } else { "a script".to_owned() }
 }

@@ -58,19 +58,19 @@ pub(super) const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 /// Reason why a request is sent over a private link (a connection to a store that the client has to itself).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinkUse {
-    /// The request is a plain one: it watches no keys, and the store answers it at once.
+    /// The request is a plain one, or a transaction: it watches no keys, and the store answers it at once.
     Request,
-    /// The request is `WATCH`: its keys stay watched on the link (unshared connection to a store) until
-    /// `EXEC`.
+    /// The request is `WATCH`: its keys stay watched on the link (unshared connection to a store) until the client
+    /// ends the watch (`EXEC`, `DISCARD`, `UNWATCH` or `RESET`), or weir breaks it (after 30 s, for instance).
     Watch,
     /// The request is a blocking command, which waits at its store.
     Waits,
 }
 
 impl Shard {
-    /// Handles a request of a client with private links (connections to stores of its own) that must not go the
-    /// usual way: sends it over the client's link, or answers it with an error (while the client is subscribed,
-    /// for instance). False if the request goes the usual way: then nothing was done, and the caller goes on.
+    /// Handles a request of a client that has private links (connections to stores of its own), if the request must
+    /// not go the usual way: sends it over the client's link, or answers it with an error (while the client is
+    /// subscribed, for instance). False if it goes the usual way: then nothing was done, and the caller goes on.
     /// `handling` says how weir handles its `command`.
     #[cold]
     pub(super) fn handle_tied(
@@ -196,9 +196,9 @@ impl Shard {
         }
     }
 
-    /// Sends an admitted request over a connection that its client has to itself (private link). The request
-    /// goes to `backend`; `charge` is the price taken for it (None if it has none), which is settled with the
-    /// reply, or here for a blocking command and if the request is refused.
+    /// Sends an admitted request to `backend`, over a connection that its client has to itself (private link).
+    /// `charge` is the price taken for it (None if it has none), which is corrected to the real price with the
+    /// reply, or here if the request is refused (then it costs nothing) or is a blocking command.
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
@@ -264,10 +264,10 @@ impl Shard {
         }
     }
 
-    /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over:
-    /// the client's own, or one that it is lent now. None if there is none; the request is refused then.
-    /// `backend` is the store that the request goes to, `bytes` the length of the request, and `charge` the
-    /// price taken for it, if it has one, which is given back if it is refused.
+    /// Returns, for this `usage`, the private link (connection to a store) that a client's request goes over: one that
+    /// the client has already, or one that it is lent now. None if it can have none; the request is then refused here.
+    /// `backend` is the store that the request goes to, `bytes` the length of the request, and `charge` the price taken
+    /// for it, if it has one, which is given back if it is refused.
     fn link_for_request(
         &mut self,
         (id, usage): (ClientId, LinkUse),
@@ -412,9 +412,9 @@ impl Shard {
         self.private.send(&mut self.env, link, (message, replies), request, now);
     }
 
-    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection
-    /// to a store) lent for this request alone. False if no such link can be had, or the client has left: the
-    /// caller then sends the request over a shared connection.
+    /// Sends a command that kills a running script, or asks about it, over a private link (unshared connection to a
+    /// store) lent for this request alone. False if no such link can be had (`--private-links 0`, for instance), or
+    /// the client has left: the caller then sends the request over a shared connection.
     pub(super) fn interrupt(
         &mut self,
         id: ClientId,
@@ -492,12 +492,12 @@ impl Shard {
         );
     }
 
-    /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a
-    /// store). `place` is the store of its keys, if it has any. If the link is gone, or the keys have moved to
-    /// another node, nothing is sent, and the reply is null: a watched key may have changed. Keys at another
-    /// store are an error. `nature` is its class and effect, `block` has its bytes, to which `replies` replies
-    /// come; `splice` has weir's own replies, `selects` the databases that it selects, and `charge` is the price
-    /// taken for it, if any.
+    /// Carries out the transaction of a client that watches keys, over its link (unshared connection to a store).
+    /// `place` is the slot and store of the transaction's keys, if it has any. If the link is gone, or the watched
+    /// keys have moved to another node, nothing is sent, and the reply is null: a watched key may have changed. Keys
+    /// at another store than the watched ones are an error. `nature` is the transaction's class and effect, `block`
+    /// has its bytes, to which `replies` replies come; `splice` has weir's own replies, `selects` the databases that
+    /// it selects, and `charge` is the price taken for it, if any.
     pub(super) fn execute_watched(
         &mut self,
         id: ClientId,
@@ -575,8 +575,8 @@ impl Shard {
         self.end_subscriptions(id, now);
     }
 
-    /// Handles all events since the last call on connections that clients have to themselves (private links):
-    /// replies, messages, losses.
+    /// Handles all events since the last call on private links (connections that one client, or the core itself, has
+    /// to itself): replies, messages, losses.
     pub(super) fn handle_private_events(&mut self, now: Now) {
         while let Some(event) = self.private.poll_event() {
             match event {
@@ -638,7 +638,7 @@ impl Shard {
     }
 
     /// Has connections to a store opened anew if its reply over `link`, or the first error within a transaction
-    /// (`step_error`), says that it has become a replica.
+    /// (`step_error`), says that the store has become a replica (`-READONLY`).
     fn look_for_read_only(&mut self, link: PrivateId, (reply, step_error): (&[u8], Option<&[u8]>), now: Now) {
         if (is_read_only(reply) || step_error.is_some_and(is_read_only))
             && let Some(backend) = self.private.backend_of(link)
@@ -701,9 +701,9 @@ impl Shard {
         abort.unwrap_or(reply)
     }
 
-    /// Ends a request's share in the time in which its store answers nothing (quiet time), and returns the
-    /// share, in microseconds: the time for which the request kept the store busy. 0 for a request whose
-    /// words show how much work it is, and if the share was ended before.
+    /// Ends a request's share in its store's quiet time (in which the store answers nothing, since requests in flight
+    /// keep it busy), and returns the share in microseconds. 0 for a request whose words show how much work it is,
+    /// and if the share was ended before.
     fn end_share(&mut self, request: &mut PrivateRequest) -> u32 {
         self.end_quiet(request.shares_quiet.take())
     }
@@ -830,8 +830,9 @@ impl Shard {
         }
     }
 
-    /// Changes the database of a client (`holder`) and of its private link (unshared connection to a store)
-    /// to the last one that the client's transaction has selected, as the reply shows.
+    /// Changes the database of a client (`holder`) and of its private link (unshared connection to a store) to the
+    /// last one that the client's transaction has selected, as the reply shows. After an error, which does not show
+    /// it, the link selects the client's database anew, or is closed.
     fn follow_selects(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -866,8 +867,8 @@ impl Shard {
         }
     }
 
-    /// Handles the reply to a blocking command whose client has left in this turn (pass of the shard's loop):
-    /// the elements in it may be put back. `holder` is the client, and `link` the connection that it had.
+    /// Handles the reply to a blocking command whose client has left in this turn (pass of the shard's loop): elements
+    /// in the reply are put back or counted as lost. `holder` is the client, and `link` the connection that it had.
     fn lose_reply(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -935,10 +936,10 @@ impl Shard {
         }
     }
 
-    /// Sends a blocking command to another node of a cluster, because a node has refused it: that node does
-    /// not own the slot of the command's keys, or the slot is moving away and the keys have left. The command
-    /// waits at the other node for the rest of its timeout. Returns the request if it is not sent again, so
-    /// that the client gets the refusal. `holder` is the client that has the `link`.
+    /// Sends a blocking command to another node of a cluster if `reply` says that a node has refused it, because that
+    /// does not own the slot of the command's keys or these have left it, or has ended it because the slot moved
+    /// (`-UNBLOCKED`). The command waits at the other node for the rest of its timeout. Returns the request if it is
+    /// not sent again, so that the client gets the reply. `holder` is the client that has the `link`.
     fn ask_elsewhere(
         &mut self,
         (link, holder): (PrivateId, ClientId),
@@ -1048,10 +1049,10 @@ impl Shard {
         }
     }
 
-    /// Answers a request over a private link (unshared connection to a store) with the error `text`, because
-    /// its store has not answered it. `was_sent` is false if the request certainly did not reach the store.
-    /// Behind the error to a blocking command that may have popped an element the client is closed, as if its
-    /// store had died.
+    /// Answers a request over a private link (unshared connection to a store) with the error `text` (an empty text
+    /// sends the client nothing), because its store has not answered it. `was_sent` is false if the request certainly
+    /// did not reach the store. After a blocking command that may have popped an element, the client is closed, as if
+    /// its store had died.
     fn end_unanswered(&mut self, mut request: PrivateRequest, was_sent: bool, text: &[u8], now: Now) {
         self.end_share(&mut request);
         let (to, waits) = (request.to, request.waits());
@@ -1069,9 +1070,10 @@ impl Shard {
         }
     }
 
-    /// Takes a private link (unshared connection to a store) from a client that no longer awaits a reply.
-    /// Returns the request in flight, which the caller has to answer; None if there was none. If the link stays
-    /// open until the store has replied, the request's charge is kept until then.
+    /// Gives up the request in flight on a client's private link (unshared connection to a store), and returns it for
+    /// the caller to end, with a reply if its client is still to get one. None if there is none, or if it was given up
+    /// before. The link is closed, or stays open until the store has replied; then the charge of a request that is
+    /// no blocking command is kept until the reply shows the real price.
     fn abandon_private(&mut self, link: PrivateId, now: Now) -> Option<PrivateRequest> {
         let request = self.private.abandon(&mut self.env, link, now)?;
         if self.private.measures_late(link) {
@@ -1080,9 +1082,10 @@ impl Shard {
         Some(request)
     }
 
-    /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to
-    /// itself): takes back those of clients that have left, and answers requests whose deadline has passed (in
-    /// shadow mode only counts them; not at all where deadlines are off).
+    /// Ends a turn (pass of the shard's loop) for private links (connections to stores that one client has to itself):
+    /// takes back those of clients that have left, sends again requests that nodes could not carry out yet, and answers
+    /// requests whose deadline has passed with an error (in shadow mode only counts them; if deadlines are off, does
+    /// neither).
     pub(super) fn handle_private_turn_end(&mut self, now: Now) {
         self.end_waits_of_leaving(now);
         for link in self.clients.take_left_links() {
@@ -1115,9 +1118,9 @@ impl Shard {
         }
     }
 
-    /// Gives up a client's request in flight on a private link (unshared connection to a store), which is
-    /// answered with `text`. After that error the client is closed if it waited in a blocking command, or if
-    /// keys are tracked over the link.
+    /// Gives up a client's request in flight on a private link (unshared connection to a store), and answers it with
+    /// the error `text` (an empty text sends the client nothing). After that the client is closed if it waited in a
+    /// blocking command, or if keys are tracked over the link.
     pub(super) fn abandon_call(&mut self, (holder, link): (ClientId, PrivateId), text: &[u8], now: Now) {
         let Some(request) = self.abandon_private(link, now) else { return };
         let tracked = self.tracks_over(holder, link);
@@ -1136,8 +1139,8 @@ impl Shard {
         }
     }
 
-    /// Gives up private links (connections that one client has to itself) whose stores do not reply, and
-    /// watches of keys (`WATCH`) that have lasted longer than 30 s.
+    /// Gives up private links (connections that one client has to itself) whose stores do not reply, and breaks watches
+    /// of keys (`WATCH`) that have lasted for 30 s, unless a request is in flight on their link.
     pub(super) fn look_after_private(&mut self, now: Now) {
         self.private.look_after(&mut self.env, now);
         self.handle_private_events(now);

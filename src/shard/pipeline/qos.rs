@@ -90,8 +90,8 @@ impl Shard {
         }
     }
 
-    /// Handles the request inside `QOS CALL` under its options. In a transaction that request is queued, and an
-    /// error spoils the transaction.
+    /// Handles the request inside `QOS CALL` under the options of that. In a transaction the request is queued, and
+    /// after an error `EXEC` will fail.
     pub(super) fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
         let asked = RequestOptions::from_words(arguments, 2).and_then(|(options, used)| {
             let own = self.clients.client(id).identity();

@@ -134,9 +134,9 @@ impl Shard {
         }
     }
 
-    /// Sends waiting messages about channels that have one subscription for all clients to the channels' home
-    /// cores and to stores, and delivers those for clients of this core. Once `SHARED_DELIVERIES_PER_TURN`
-    /// clients have got one, the rest waits for the next turn.
+    /// Sends waiting messages about channels that have one subscription for all clients to the channels' home cores
+    /// (those that subscribe for all clients) and to stores, and delivers those for clients of this core. Once
+    /// `SHARED_DELIVERIES_PER_TURN` clients have got one, the rest waits for the next turn (pass of the shard's loop).
     #[cold]
     #[inline(never)]
     pub(super) fn exchange_shared(&mut self, now: Now) {
@@ -149,9 +149,9 @@ impl Shard {
         self.send_shared(now);
     }
 
-    /// Sends waiting messages about channels that have one subscription for all clients to the channels' home
-    /// cores and to stores. Messages for clients of this core wait for the next turn (pass of the shard's
-    /// loop).
+    /// Sends waiting messages about channels that have one subscription for all clients: to the channels' home cores
+    /// (those that subscribe for all clients), from this core as a home core to the cores with subscribers, and to
+    /// stores. Messages for clients of this core are only queued.
     #[cold]
     #[inline(never)]
     pub(super) fn send_shared(&mut self, now: Now) {
@@ -186,10 +186,10 @@ impl Shard {
         }
     }
 
-    /// Delivers a message of the home core of a channel, which has one subscription for all clients, to the
-    /// clients of this core that it concerns: a published message, or the result of a subscription. Clients
-    /// whose subscription was lost, or that have missed messages, are closed. Returns the number of clients,
-    /// which limits how much is delivered in one turn.
+    /// Delivers a message of a channel's home core (the one that subscribes for all clients) to the clients of this
+    /// core that it concerns: a published message, or the result of a subscription. Clients whose subscription was
+    /// lost, or that have missed messages, are closed. Returns the number of clients, by which the caller limits how
+    /// much is delivered in one turn (pass of the shard's loop).
     fn deliver_shared(&mut self, told: FromHome, now: Now) -> usize {
         match told {
             FromHome::Message { name, message } => return self.fan_out(&name, message, now),

@@ -20,7 +20,7 @@ use crate::values::{BackendId, ClientId};
 impl Shard {
     /// Splits a request by key, and sends each part to the home core (the core through which a key's requests
     /// pass) of its keys. `gather` says how the replies are merged, and `charge` is the price taken for the
-    /// request (None if it has none), which is settled with the merged reply.
+    /// request (None if it has none), which is corrected to the real price with the merged reply.
     pub(super) fn split(
         &mut self,
         id: ClientId,
@@ -60,12 +60,13 @@ impl Shard {
         }
     }
 
-    /// Sends a request to every backend, straight from this core, and joins the replies as `fan_out` says.
-    /// Later requests of the client wait until it is answered. If nodes of a cluster refused the request and
-    /// it is tried again, nodes that have carried it out are left out, provided that such replies say nothing
-    /// else. `is_for_busy` says that backends answer the request even while they are busy with a script.
-    /// `receivers` are the channels whose numbers of subscribers are to be corrected in the reply, if any;
-    /// `charge` is the price taken, if there is one; `nature` says whether the request writes.
+    /// Sends a request to every backend that may have keys, straight from this core, and joins the replies as `fan_out`
+    /// says. Later requests of the client wait until it is answered. If this is the second try, because nodes of a
+    /// cluster turned out to be no primaries, nodes that carried the request out in the first are not asked again,
+    /// provided that its replies only say that it was carried out. `is_for_busy` says that backends answer the request
+    /// even while they are busy with a script. `receivers` are the channels whose numbers of subscribers are to be
+    /// corrected in the reply, if any; `charge` is the price taken, if there is one; `nature` says whether the request
+    /// writes.
     pub(super) fn ask_all(
         &mut self,
         id: ClientId,
@@ -126,10 +127,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request such as `PUBLISH` to one backend. Its reply names numbers of subscribers, to which the
-    /// clients that share this process's subscriptions (`receivers`) are added. Later requests of the client
-    /// wait until it is answered. `charge` is the price taken for the request, if it has one; `nature` says
-    /// whether it writes.
+    /// Sends a request such as `PUBLISH` to one backend. Its reply has a number of subscribers, in which this process's
+    /// subscribed clients take the place of its connections; `receivers` is the channel. Later requests of the client
+    /// wait until it is answered. `charge` is the price taken for the request, if it has one; `nature` says whether it
+    /// writes.
     pub(super) fn ask_for_receivers(
         &mut self,
         id: ClientId,
@@ -145,11 +146,11 @@ impl Shard {
         self.send_from_here(&whole.of_part(0, slot, backend), message, 1, now);
     }
 
-    /// Takes the next place in the order of a client's replies for a request in parts, and returns the envelope
-    /// (reply address, route, terms) of the whole request. The client is not looked up again later, because
-    /// sending the parts may close it. `join` says how the replies are merged, `charge` is the price taken (if
-    /// there is one), which is settled with the merged reply, `nature` says whether the request writes, and
-    /// `touches` which keys it is about.
+    /// Takes the next place in the order of a client's replies for a request in `parts` parts, and returns the envelope
+    /// (record that goes with a request's bytes) of the whole request, from which those of the parts are made without
+    /// the client, as sending a part may close it. `join` says how the replies are merged, `charge` is the price taken
+    /// (if there is one), which is corrected to the real price with the merged reply, `nature` says whether the request
+    /// writes, and `touches` which keys it is about.
     fn envelope_of_parts(
         &mut self,
         id: ClientId,

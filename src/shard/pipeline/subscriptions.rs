@@ -59,8 +59,8 @@ impl Shard {
         Ok(Destination::Private { slot, backend })
     }
 
-    /// Returns the stores at which a channel or pattern has to be subscribed to. `node` is the node of a
-    /// cluster at which the client subscribes to all plain channels.
+    /// Returns the stores at which a channel or pattern has to be subscribed to on a client's own links. `node` is the
+    /// node of a cluster at which the client subscribes to all plain channels and patterns.
     fn origin_of(&self, kind: Subscription, name: &[u8], node: BackendId) -> Origin {
         const EVENTS: [&[u8]; 2] = [b"__keyspace@", b"__keyevent@"];
         let is_cluster = self.env.slots.is_some();
@@ -77,9 +77,9 @@ impl Shard {
         }
     }
 
-    /// Carries out a client's admitted command about subscriptions (such as `SUBSCRIBE`); `usage` says which
-    /// kind of subscription it begins or ends. `charge` is the price taken for it, if it has one; it is settled
-    /// with the acknowledgement, or given back if the command is refused.
+    /// Carries out a client's admitted command about subscriptions (such as `SUBSCRIBE`); `usage` says which kind of
+    /// subscription it begins or ends. `charge` is the price taken for it, if it has one; it is corrected to the real
+    /// price with the acknowledgement, or given back if the command is refused here.
     pub(super) fn change_subscriptions(
         &mut self,
         id: ClientId,
@@ -155,11 +155,11 @@ impl Shard {
         self.send_to_feeds(requests, now);
     }
 
-    /// Gives a client the links (unshared connections) to stores that it needs for new channels or patterns,
-    /// and returns for each of them the stores that its messages come from. None if the client cannot have
-    /// the links, or has too many subscriptions; the command is then refused here. `stores` are all stores.
-    /// `kind` says whether the names are channels, patterns or sharded channels, and `charge` is the price
-    /// taken for the command, if it has one, which is given back if the command is refused.
+    /// Gives a client the links (unshared connections) to stores that it needs for new channels or patterns (`names`),
+    /// and returns for each name the stores that its messages come from. None if the client cannot have the links, or
+    /// would have too many subscriptions or patterns; the command is then refused here. `stores` are all stores. `kind`
+    /// says whether the names are channels, patterns or sharded channels, and `charge` is the price taken for the
+    /// command, if it has one, which is given back if the command is refused.
     fn find_feeds<'a>(
         &mut self,
         (id, kind): (ClientId, Subscription),
@@ -299,9 +299,10 @@ impl Shard {
         }
     }
 
-    /// Subscribes a client to sharded channels whose slot has moved, at the node that has the slot now. A
-    /// node that no longer has it is asked as well, because its refusal names the node that does. If that
-    /// fails, the subscription is refused or the client closed.
+    /// Subscribes a client to sharded channels whose slot has moved, at the node that the former node's refusal
+    /// (`moved.error`) names. If that node has ended the subscription without a refusal, it is asked once more, because
+    /// its refusal names the other node. If no link to the node can be had, or too many nodes have refused, the
+    /// client's command is refused, or the client closed if no command waits.
     fn follow_channels(&mut self, id: ClientId, moved: Moved, now: Now) {
         let map = self.env.slots.as_ref();
         let asked = map.and_then(|map| map.node(moved.from));

@@ -34,10 +34,10 @@ use crate::values::{BackendId, ClientId};
 pub(super) const ANY_KEY: &[u8] = b">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
 impl Shard {
-    /// Returns the link (unshared connection) over which a store tracks keys for a client. If the client has
-    /// no such link to that node of a cluster, opens one. Requests on the new link wait if another client
-    /// takes the invalidation messages, until the node can be told so. `None` for a client that tracks no
-    /// keys. An error if no further link may be opened.
+    /// Returns the link (unshared connection) over which a store tracks keys for a client. If the client has no such
+    /// link to that node of a cluster, opens one. Requests on the new link wait if another client takes the
+    /// invalidation messages, until the node can be told so. `None` for a client that tracks no keys. An error if no
+    /// further link may be opened, or if stores have not confirmed any tracking options yet.
     pub(super) fn link_for_tracking(
         &mut self,
         id: ClientId,
@@ -73,11 +73,11 @@ impl Shard {
         Ok(Some(link))
     }
 
-    /// Takes the answer to the question which number (`CLIENT ID`) a node of a cluster has given the
-    /// connection of a tracking client's target (the client that takes its invalidation messages). Tells the
-    /// node to send the messages over that connection. Without a number, the request that waits on the
-    /// tracking client's link is refused, and a tracking client that hears of all keys with certain prefixes
-    /// is closed.
+    /// Takes the answer to the question which number (`CLIENT ID`) a node of a cluster has given the connection of a
+    /// tracking client's target (the client that takes its invalidation messages). Tells the node to send the messages
+    /// over that connection. Without a number, the request that waits on the tracking client's link is refused, and a
+    /// tracking client that hears of all keys with certain prefixes is closed. If the client has no such target any
+    /// more, tracking is turned off on the link.
     pub(super) fn take_node_number(
         &mut self,
         question: NodeQuestion,
@@ -121,9 +121,9 @@ impl Shard {
         }
     }
 
-    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link (unshared connection) to
-    /// one more node of a cluster, after tracking began. An error closes the client, since it would miss
-    /// changes of keys there.
+    /// Takes a store's reply to the `CLIENT TRACKING ON` that was sent on a link (unshared connection) to one more node
+    /// of a cluster, after tracking began. An error closes the client, since it would miss changes of keys there. A
+    /// client that hears of all keys with certain prefixes (`BCAST`) is sent the message that any key may have changed.
     pub(super) fn take_late_confirmation(&mut self, id: ClientId, reply: &[u8], now: Now) {
         if reply.starts_with(b"-") {
             // The client would not hear of changes at this node.
@@ -213,8 +213,9 @@ impl Shard {
         }
     }
 
-    /// Sends the message that any key may have changed to a client for which keys are tracked, or to the
-    /// client that takes its invalidation messages. A RESP2 client without such a target is sent nothing.
+    /// Sends the message that any key may have changed to a client for which keys are tracked, or to the client that
+    /// takes its invalidation messages (target). Nothing is sent if there was a target and it is gone, or if the client
+    /// has none and speaks RESP2.
     pub(super) fn tell_any_key(&mut self, id: ClientId, now: Now) {
         let Some(tracking) = self.tracking_of(id) else { return };
         if let Some(target) = tracking.live_target() {
@@ -233,10 +234,10 @@ impl Shard {
         self.charge_for_bytes(id, ANY_KEY.len(), now);
     }
 
-    /// Keeps a copy of a request (or transaction) of a client for which keys are tracked at `store`, with
-    /// the number of its replies, to send it once more if a node of a cluster redirects it. A request above
-    /// 16 KiB is not kept, and is refused when it is redirected. `caching_bytes` is the length of the
-    /// `CLIENT CACHING` command before it.
+    /// Keeps a copy of a request (or transaction) to `store` of a client for which keys are tracked, with the number of
+    /// its replies, to send it once more if a node of a cluster redirects it or cannot carry it out yet. A request
+    /// above 16 KiB is not kept, and is refused in that case. `caching_bytes` is the length of the `CLIENT CACHING`
+    /// command before it.
     pub(super) fn keep_for_another_node(
         &mut self,
         (id, store): (ClientId, BackendId),
@@ -328,8 +329,8 @@ impl Shard {
         self.private.put_off(link, request, again_at)
     }
 
-    /// Sends requests of clients for which keys are tracked once more, if nodes of a cluster could not carry
-    /// them out yet and their time has come.
+    /// Sends requests of clients for which keys are tracked once more, if nodes of a cluster could not carry them out
+    /// yet and the pause is over. A request whose client has no link to the node any more is answered with an error.
     pub(super) fn ask_again(&mut self, now: Now) {
         while let Some((holder, link, request)) = self.private.take_due(now.monotonic) {
             if let Some((link, repeat)) = self.tracking_of(holder).and_then(|tracking| tracking.once_more()) {

@@ -107,9 +107,10 @@ impl Shard {
         }
     }
 
-    /// Opens the links (unshared connections to stores) on which a client of this core (`number`) takes
-    /// invalidation messages of other clients. The core that asked (`from`) is answered when all links are
-    /// open. `tenant` is the tenant that the client must belong to.
+    /// Opens the links (unshared connections to stores) on which the client of this core with this `number` (`CLIENT
+    /// ID`) takes invalidation messages of other clients. The core that asked (`from`) is answered when all links are
+    /// open, or with an error if there is no such client or no further link may be opened. `tenant` is the tenant that
+    /// the client must belong to.
     fn offer_target(&mut self, from: ReplyTo, number: u64, tenant: Option<&str>, now: Now) {
         let Some(target) = self.clients.find_target(&self.env.quotas, number, tenant) else {
             let mut error = Vec::new();
@@ -149,9 +150,9 @@ impl Shard {
         error
     }
 
-    /// Answers requests of other clients for the numbers (`CLIENT ID`) of the links (unshared connections) of
-    /// client `target` to nodes of a cluster, if the link is open. Opens links that are missing; requests
-    /// about them wait.
+    /// Answers requests of other clients for the numbers (`CLIENT ID`) of the links (unshared connections) of client
+    /// `target` to nodes of a cluster, for each link that is open. Opens links that are missing; requests about links
+    /// that are not open yet, or about nodes that this core does not know yet, go on waiting.
     pub(super) fn answer_questions(&mut self, target: ClientId, now: Now) {
         let questions = self.inbox_of(target).map(Inbox::take_questions).unwrap_or_default();
         for question in questions {
@@ -259,8 +260,9 @@ impl Shard {
         self.clients.send_redirect(to.shard, RedirectMessage::Answer { to, found });
     }
 
-    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes
-    /// them (`target`). `to` is the reply address of the tracking client's command.
+    /// Tells the stores of a tracking client to send the invalidation messages to the client that takes them
+    /// (`target`). `to` is the reply address of the tracking client's command, which is refused if the target has no
+    /// link to one of a cluster's nodes yet. If the command is gone, tells the target's core that it is not needed.
     fn aim_at(&mut self, to: ReplyTo, target: &Target, now: Now) {
         let id = to.client_id();
         let own = self.env.settings.id;

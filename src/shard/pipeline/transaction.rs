@@ -61,9 +61,9 @@ impl Shard {
         }
     }
 
-    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends the
-    /// rest to its store. `charge` is the price that was taken for it (None if it has none); it is settled with
-    /// the reply to `EXEC`, or given back if the transaction is aborted.
+    /// Carries out a client's admitted transaction at `EXEC`: answers what weir answers itself, and sends the rest to
+    /// its store. `charge` is the price that was taken for it (None if it has none); it is corrected to the real price
+    /// with the reply to `EXEC`, or given back if the transaction is aborted here.
     pub(super) fn execute_transaction(&mut self, id: ClientId, charge: Option<Charge>, now: Now) {
         let Some(mut transaction) = self.clients.client(id).take_transaction() else {
             return self.answer_error(id, "ERR EXEC without MULTI");
@@ -139,9 +139,9 @@ impl Shard {
         Rewrite::Splice
     }
 
-    /// Returns the next question that has to be answered before a transaction is carried out, for a queued
-    /// request whose reply is collected from all shards or from the stores (`INFO`, `CLIENT KILL`). None if
-    /// none is left, or if the answers are longer than 1 MiB together.
+    /// Returns the next question that has to be answered before a transaction is carried out, for a queued request
+    /// whose reply is collected from all shards or from the stores (`INFO`, `CLIENT KILL`). None if none is left, or if
+    /// the answers so far are longer than 1 MiB together, for which the transaction is discarded.
     fn next_collected(&mut self, id: ClientId, transaction: &mut Transaction, now: Now) -> Option<Question> {
         loop {
             let queued = transaction.next_uncollected()?;

@@ -8,8 +8,8 @@ use crate::values::time::Now;
 
 /// Interval at which timeouts are checked (housekeeping) while there is something to check.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
-/// Interval at which unused memory is given back (tidying). Memory of a burst is given back within about ten
-/// intervals after it.
+/// Interval at which unused memory is freed (tidying) after the shard has worked. Memory of a burst is freed within
+/// about ten intervals after the burst.
 const TIDIED_EVERY: Duration = Duration::from_secs(1);
 
 /// Times at which the next housekeeping (checks of timeouts) and the next tidying (freeing of unused memory)
@@ -18,14 +18,14 @@ const TIDIED_EVERY: Duration = Duration::from_secs(1);
 pub struct Upkeep {
     /// Time at which timeouts are checked next; None if there is nothing to check.
     housekeeping_at: Option<Timestamp>,
-    /// Time at which unused memory is given back next; None if no tidying is planned.
+    /// Time at which unused memory is freed next (tidying); None if that is not planned.
     tidy_at: Option<Timestamp>,
-    /// True if the last tidying (freeing of unused memory) left memory that a later one can free.
+    /// True if the last tidying (freeing of unused memory) left memory that a later one may free.
     untidy: bool,
     /// Number of events (requests, replies, clients, batches) that the shard had counted at the last
     /// tidying (freeing of unused memory).
     work_tidied: u64,
-    /// True if unused memory was freed since [`Self::take_tidied`] was last called.
+    /// True if the shard has tidied (looked for unused memory to free) since [`Self::take_tidied`] was last called.
     tidied: bool,
 }
 
@@ -75,7 +75,7 @@ impl Upkeep {
         self.untidy = untidy;
     }
 
-    /// True if the shard has freed unused memory since the last call of this function.
+    /// True if the shard has tidied (looked for unused memory to free) since the last call of this function.
     pub fn take_tidied(&mut self) -> bool {
         std::mem::take(&mut self.tidied)
     }

@@ -18,18 +18,18 @@ use crate::values::time::Now;
 const TOGETHER: Duration = Duration::from_millis(10);
 
 impl Shard {
-    /// Ends a client's blocking command (`CLIENT UNBLOCK`): the store answers the command with an error if
-    /// `is_error` is true, else as at its timeout. False if the client waits in no command or is about to
-    /// move to another process, or if the store cannot be asked.
+    /// Has the store end a client's blocking command (`CLIENT UNBLOCK` by another client): the store answers it with an
+    /// error if `is_error` is true, else as at its timeout. False if the client waits in no command, if the core itself
+    /// is having it ended (the client moves to another process or is closed), or if the store cannot be asked.
     pub(super) fn unblock(&mut self, id: ClientId, is_error: bool, now: Now) -> bool {
         let link = self.waiting_link(id).filter(|link| !self.private.is_being_withheld(*link));
         link.is_some_and(|link| self.private.unblock(&mut self.env, link, is_error, now))
     }
 
-    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not wait.
-    /// If it has waited for 10 ms or more, and this is no drain, it is taken to have left: an element that is
-    /// popped for it in this instant is counted, or put back (`give_back`). Otherwise such an element is still
-    /// delivered before the client is closed. Does nothing if the client waits in no command.
+    /// Ends the blocking command of a client that has ended its input: as on a server, the client does not wait. If it
+    /// has waited for 10 ms or more, and weir does not drain, it is taken to have left: an element that is popped for
+    /// it in this instant is put back (`give_back`), or counted as lost. Otherwise such an element is still delivered
+    /// before the client is closed. Does nothing if the client waits in no command.
     pub(super) fn end_wait_at_end_of_input(&mut self, id: ClientId, now: Now) {
         let Some(link) = self.waiting_link(id) else { return };
         let waited = self.private.waited(link, now.monotonic);
@@ -66,18 +66,18 @@ impl Shard {
         }
     }
 
-    /// Handles the event that a blocking command still waits, though its store was asked to end it. The store
-    /// is asked again for a client that is leaving; in a takeover the next call of
-    /// [`Self::withdraw_waiting`] does so.
+    /// Handles the event that a blocking command may go on waiting, though its store was asked to end it. The store is
+    /// asked again for a client that is to be closed; in a takeover the next call of [`Self::withdraw_waiting`] does
+    /// so.
     pub(super) fn handle_waits_on(&mut self, id: ClientId) {
         if self.is_leaving(id) {
             self.leaving.push(id);
         }
     }
 
-    /// Closes a client whose rights have ended, after its earlier requests are answered. A blocking command in
-    /// which it waits is given up: an element that is popped for it in this instant is counted, or put back
-    /// (`give_back`).
+    /// Closes a client whose rights have ended, after its earlier requests are answered. A blocking command in which it
+    /// waits is given up: an element that is popped for it in this instant is put back (`give_back`), or counted as
+    /// lost.
     pub(super) fn revoke(&mut self, id: ClientId, now: Now) {
         self.clients.revoke(&mut self.env, id);
         if let Some(link) = self.waiting_link(id) {
@@ -85,7 +85,8 @@ impl Shard {
         }
     }
 
-    /// True if a client is closed as soon as it is answered, so that it must not wait in a blocking command.
+    /// True if a client is to be closed (weir drains, its connection is ending, or its input is known to end), so that
+    /// it must not wait in a blocking command.
     pub(super) fn is_leaving(&self, id: ClientId) -> bool {
         self.clients.is_draining() || self.clients.is_ending(id)
     }

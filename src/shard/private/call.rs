@@ -137,7 +137,7 @@ pub fn awaits_new_entries(frame: &[u8]) -> Option<(usize, Vec<u8>)> {
 
 /// Returns a request (`frame`) in which the word at index `place` is replaced by the id of a stream's last
 /// entry, taken from `told`, the reply to `XREVRANGE stream + - COUNT 1`. For an empty or missing stream
-/// the id is `0-0`. None if the reply is an error.
+/// the id is `0-0`. None if the reply is an error or otherwise not of that form.
 pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> {
     let mut entries = reply::elements(told)?;
     let id = match entries.next() {
@@ -148,8 +148,9 @@ pub fn with_last_id(frame: &[u8], place: usize, told: &[u8]) -> Option<Vec<u8>> 
     with_words(frame, |words| Some(with_word(words, place, id)))
 }
 
-/// True if `told`, the store's reply to the blocking command `frame`, shows that the command has waited in
-/// vain, as at its timeout: nothing was popped or read, or fewer copies than wanted have been confirmed.
+/// True if `told`, the store's reply to the blocking command `frame`, shows that the command has waited in vain,
+/// as at its timeout: nothing was popped or read, or fewer replicas than wanted have confirmed the writes. False if
+/// the words of the command are not known.
 pub fn is_in_vain(frame: &[u8], told: &[u8]) -> bool {
     let in_vain = with_words(frame, |words| match Name::of(words)? {
         Name::PopTimeoutFromEnd(_) | Name::PopTimeoutAt(_) | Name::Read => {

@@ -26,14 +26,16 @@ const EXAMINED_UNTIL: Duration = Duration::from_secs(3);
 pub(super) enum State {
     /// The link's socket is being connected to the store.
     Opening,
-    /// The replies to the greeting (login, database, `CLIENT ID`) are awaited; requests wait to be sent.
+    /// The greeting (login, database, `CLIENT INFO`, `CLIENT ID`) is being sent and answered; requests wait until the
+    /// reply to `CLIENT ID` has come.
     Greeting,
-    /// The greeting (the requests that open a connection) was answered; requests are sent at once.
+    /// The greeting (the requests that open a connection) was answered as far as `CLIENT ID`; requests need not
+    /// wait for it any more.
     Open,
 }
 
-/// A reply that the store owes on a link (unshared connection to a store), which decides how the reply is
-/// handled; the replies come in the order of the requests.
+/// The kind of a reply that a store owes on a link (unshared connection to a store), by which the reply is
+/// handled. Replies come in the order of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expected {
     /// The reply to the login, or to a change of the RESP version. An error closes the link (unshared
@@ -41,17 +43,19 @@ pub(super) enum Expected {
     Login,
     /// The reply to `SELECT`. An error closes the link (unshared connection to a store).
     Select,
-    /// The reply to `CLIENT INFO`: the store's name for the connection, by which it can be killed later.
+    /// The reply to `CLIENT INFO`: the store's id and address for the connection, by which it can be killed later.
     Name,
-    /// The reply to `CLIENT ID`, the last one of the greeting except on a connection for reports of changed
-    /// keys (tracker).
+    /// The reply to `CLIENT ID`, the store's number for the connection, by which a blocking command on it can be
+    /// ended. Clients' requests are sent from then on.
     Identity,
     /// The reply to a fence: `CLIENT KILL` of a connection that weir has given up, by the shard that gave it
     /// up and the sequence number that this shard gave it.
     Fence(ShardId, u64),
-    /// The reply, which no client gets, to a request of a transaction before its `EXEC`, or to `ASKING`.
+    /// The reply, which no client gets, to a request of a transaction before its `EXEC`, or to a command that weir
+    /// sends right before a request (`ASKING`, `CLIENT CACHING` and the like).
     Step,
-    /// The reply to the request in flight of the client that has the link (unshared connection to a store).
+    /// The reply to the client's request in flight on the link (unshared connection to a store), even if the client
+    /// no longer awaits it.
     Answer,
     /// The reply to `CLIENT TRACKING ON`, by which the store begins to report changes of keys.
     Tracking,
@@ -63,11 +67,11 @@ pub(super) enum Expected {
     /// The reply to `PING`, sent to a store that is silent on other connections, to find out whether it is
     /// busy.
     Sign,
-    /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link (unshared connection to a store)
-    /// can be lent again.
+    /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link (unshared connection to a store) can
+    /// be lent again if no client has it and the store owes nothing else.
     Cleaned,
-    /// The reply to a request about the blocking command of another link (the `Errand` of this link), after
-    /// which this link can be lent again.
+    /// The reply to a request about the blocking command of another link (the `Errand` of this link), after which
+    /// this link can be lent again if the store owes nothing else on it.
     Errand,
 }
 
@@ -77,7 +81,7 @@ pub(super) enum Expected {
 pub(super) struct Errand {
     /// The link (unshared connection to a store) on which the blocking command waits.
     pub(super) link: PrivateId,
-    /// Destination of the blocking command's reply, which distinguishes it from later commands on that link
+    /// Destination of the blocking command's reply, which distinguishes the command from later ones on that link
     /// (unshared connection to a store).
     pub(super) to: ReplyTo,
     pub(super) subject: Subject,
@@ -88,8 +92,8 @@ pub(super) struct Errand {
 pub(super) enum Subject {
     /// `CLIENT UNBLOCK`, by which the store ends the blocking command.
     End,
-    /// The last entry of a stream (`XREVRANGE`), whose id replaces the blocking command's word with this
-    /// index.
+    /// The last entry of a stream (`XREVRANGE`), whose id replaces a `$` in the blocking command: the word with
+    /// this index.
     LastEntry(usize),
 }
 
@@ -127,15 +131,15 @@ pub(super) struct Link {
     /// The version cells (counters of writes) of a key whose popped elements are being put back, and the number
     /// of elements; None while no elements are being put back.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
-    /// The first error among the replies to the requests of the transaction in flight on the link, before
-    /// its `EXEC`; None if there is none.
+    /// The first error among the replies that come before the one to the request in flight: to the requests of
+    /// its transaction before `EXEC`, or to `ASKING` and the like before it. None if there is none.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
     /// Unanswered requests that the core itself has sent over this link for blocking commands on other links,
     /// the oldest first: `CLIENT UNBLOCK` ends such a command, `XREVRANGE` tells the last id of its stream.
     pub(super) errands: VecDeque<Errand>,
     /// True while messages that are not replies to requests, such as published ones, may come over the link
-    /// (unshared connection to a store) for the client that it is lent to.
+    /// (unshared connection to a store), since subscriptions were sent over it.
     pub(super) is_streaming: bool,
     /// True while the store has not acknowledged all `SUBSCRIBE` and `UNSUBSCRIBE` commands of this link
     /// (unshared connection to a store).
@@ -159,8 +163,8 @@ pub(super) struct Link {
     /// True once the store was asked to end the present or an earlier blocking command on this link (`CLIENT
     /// UNBLOCK`). The link is then lent to no other client, whose command a late `CLIENT UNBLOCK` could end.
     pub(super) was_unblocked: bool,
-    /// The time at which the request in flight is sent once more, because a node could not carry it out
-    /// yet; None while its reply is awaited.
+    /// The time at which the request in flight is to be sent once more, because a node could not carry it out yet;
+    /// None if it is not to be.
     pub(super) put_off_until: Option<Timestamp>,
     /// True while nothing is sent over the link (unshared connection to a store), because it is not known yet
     /// how its store is to track keys on it.
@@ -179,8 +183,8 @@ pub(super) struct Link {
     /// The number of bytes dropped so far of the reply that is being received, because it is larger than
     /// permitted or no client awaits it; else 0.
     let_go: u64,
-    /// The time at which bytes came last from the store, or at which a request was sent to it, whichever is
-    /// later.
+    /// The time from which the store's silence is counted: when bytes came from it last or, if that is later, when
+    /// something was last sent for which it owes a reply, or began to wait for that.
     pub(super) heard_at: Timestamp,
     pub(super) idle_since: Timestamp,
     /// True if the store has become a replica since the link was opened: the link is then closed when its
@@ -427,9 +431,9 @@ impl Link {
         segment
     }
 
-    /// Keeps the beginning (`chunk`) of a reply until the rest comes. Returns the number of bytes kept, and the
-    /// number of further bytes of the reply that the store has announced. A reply that exceeds `bytes_max` is
-    /// dropped, its bytes are only counted, and None is returned.
+    /// Keeps a part (`chunk`) of a reply until the rest comes. Returns the number of bytes kept of the reply so far,
+    /// and the number of further bytes of it that the store has announced. A reply that exceeds `bytes_max`, or that
+    /// no client awaits ([`Self::drops_reply`]), is dropped, its bytes are only counted, and None is returned.
     pub(super) fn keep_partial(&mut self, chunk: &[u8], bytes_max: usize) -> Option<(usize, usize)> {
         if self.let_go > 0 || self.drops_reply() || self.partial.len() + chunk.len() > bytes_max {
             self.let_go += (self.partial.len() + chunk.len()) as u64;
@@ -441,9 +445,9 @@ impl Link {
         Some((held, self.scanner.missing().min(bytes_max - held)))
     }
 
-    /// Takes a reply that has been received to its end, of which `end` is the last part and which may have
-    /// at most `bytes_max` bytes, with the number of its bytes. A larger one is dropped, and None is returned in
-    /// its place.
+    /// Takes a reply that has been received to its end, of which `end` is the last part and which may have at most
+    /// `bytes_max` bytes, with the number of its bytes. For a larger one, and one of which parts were dropped
+    /// before, None is returned in place of the bytes.
     pub(super) fn take_whole(&mut self, end: &[u8], bytes_max: usize) -> (Option<Vec<u8>>, u64) {
         let mut whole = std::mem::take(&mut self.partial);
         let let_go = std::mem::take(&mut self.let_go);
@@ -455,8 +459,8 @@ impl Link {
         (Some(whole), bytes)
     }
 
-    /// True if the next reply is only measured, because no client awaits it and it cannot have elements that
-    /// must be put back.
+    /// True if the reply in progress is only measured, because no client awaits it and it cannot have elements that
+    /// must be put back. False on a link over which messages come as well, because the reply may be one of them.
     pub(super) fn drops_reply(&self) -> bool {
         let is_measured =
             self.abandoned.as_ref().is_some_and(|request| matches!(request.owing, Owing::Rest { .. }));
@@ -470,9 +474,9 @@ impl Link {
         env.handle_reply_end(connection);
     }
 
-    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected in
-    /// time, or its store has owed a reply for too long. None if the link is in order, also while a blocking
-    /// command waits on the open link.
+    /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected in time,
+    /// or its store has owed a reply and sent nothing for too long. None if the link is in order, also while a
+    /// blocking command waits on the open link.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),
@@ -492,7 +496,8 @@ impl Link {
     }
 
     /// True if the connection is to be examined for whether the store's machine still acknowledges what was sent: the
-    /// store has owed a reply for 500 ms, but not for 3 s yet, so that a long wait is not examined all along.
+    /// store owes a reply and has been silent for 500 ms, but not for 3 s yet, so that a long wait is not examined all
+    /// along.
     pub(super) fn is_to_be_examined(&self, now: Timestamp) -> bool {
         let silent = now.since(self.heard_at);
         self.state != State::Opening && self.owes() && (SILENCE_EXAMINED..EXAMINED_UNTIL).contains(&silent)

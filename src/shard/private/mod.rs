@@ -280,7 +280,8 @@ pub enum PutBack {
     Done,
     /// The store has refused the request with an error, so that the elements are lost.
     Refused,
-    /// The connection was lost before the reply, so the store may still put the elements back.
+    /// The connection was lost before the reply, so it is unknown whether the store has put the elements back, or
+    /// still will.
     Lost,
 }
 
@@ -289,7 +290,7 @@ pub enum PutBack {
 pub struct ReplySize {
     /// Number of bytes, also of a reply that weir has replaced by an error because it is too large.
     pub bytes: u64,
-    /// Number of elements; 0 for a reply that is not an array.
+    /// Number of elements, at any depth; 0 for a reply that is not a collection.
     pub rows: u64,
 }
 
@@ -308,8 +309,8 @@ pub enum Event {
         reply: Vec<u8>,
         /// Number of bytes that the store sent as the reply, and of elements in it.
         size: ReplySize,
-        /// The first error among the replies to the requests of a transaction before its `EXEC`; None if
-        /// there was none.
+        /// The first error among the replies to the requests of a transaction before its `EXEC`, or to commands
+        /// that weir sent right before the request (such as `ASKING`); None if there was none.
         step_error: Option<Vec<u8>>,
     },
     /// A message that is not a reply to a request, on a link (unshared connection to a store) with
@@ -332,8 +333,8 @@ pub enum Event {
         /// The store's reply to `CLIENT TRACKING ON`.
         reply: Vec<u8>,
     },
-    /// A link (unshared connection to a store) on which a client takes the invalidation messages of others is
-    /// open, and its store has reported the link's number.
+    /// A link (unshared connection to a store) on which a client takes the invalidation messages of others is open:
+    /// its store has replied to `CLIENT ID`, perhaps with an error instead of the link's number.
     Numbered {
         /// The client that has the link (unshared connection to a store).
         holder: ClientId,
@@ -388,14 +389,14 @@ pub enum Event {
         /// True if the store is busy with a script.
         is_busy: bool,
     },
-    /// A blocking command that the core itself wanted to end still waits: the store did not see it blocked yet,
-    /// or the request to end it was refused or lost.
+    /// A blocking command that the core itself asked a store to end may go on waiting: the store did not see it
+    /// blocked yet, or the request to end it was refused or lost.
     WaitsOn {
         /// The client that waits in the blocking command.
         holder: ClientId,
     },
-    /// A private link (unshared connection to a store) was lost or given up while a client had it; its request
-    /// is to be answered.
+    /// A private link (unshared connection to a store) was lost or given up while a client had it, without an
+    /// abandoned request (whose reply no client awaits) on it.
     Lost {
         /// The id of the private link (unshared connection to a store) that was lost, which is valid no more.
         link: PrivateId,
@@ -721,9 +722,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Returns the largest number of this core's private links (unshared connections to stores) that a tenant's
-    /// clients may hold: the core's even part of the tenant's own limit or, without one, the default part of the
-    /// core's limit.
+    /// Returns the largest number of this core's private links (unshared connections to stores) that a tenant's clients
+    /// may hold: the core's even part of the tenant's own limit (`private_links`) or, without one, four fifths of the
+    /// core's limit, but at least 1.
     fn tenant_max(&self, env: &Env, tenant: TenantId) -> usize {
         let known = (usize::from(tenant.0) < env.quotas.len()).then(|| env.quotas.tenant(tenant));
         let shards = usize::from(env.settings.topology.shards());
@@ -733,9 +734,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Opens a private link (unshared connection to a store). `beyond` is the number of links by which the
-    /// limit may be exceeded. None if there is no room for another link. The link leads to `backend`, where
-    /// `database` is selected.
+    /// Opens a private link (unshared connection to a store) to `backend`, where `database` is selected. `beyond` is
+    /// the number of links by which the core's limit may be exceeded. If the limit is reached, an idle link is closed
+    /// to make room; None if no link is idle.
     fn open(
         &mut self,
         env: &mut Env,
@@ -858,8 +859,8 @@ impl PrivateLinks {
         self.peek(id).map(|link| (link.backend, link.database))
     }
 
-    /// Returns the tenant whose client holds a private link (unshared connection to a store); None for a link
-    /// that is idle or gone.
+    /// Returns the tenant whose client holds a private link (unshared connection to a store); None for a link that no
+    /// client holds, or that is gone.
     pub fn tenant_of(&self, id: PrivateId) -> Option<TenantId> {
         self.peek(id)?.holder.map(|(_, tenant)| tenant)
     }
@@ -876,8 +877,8 @@ impl PrivateLinks {
         self.peek(id).is_some_and(|link| link.in_flight.is_some() || link.abandoned.is_some())
     }
 
-    /// True if a request of `bytes` bytes may be sent over a private link (unshared connection to a store).
-    /// Requests above 16 KiB are refused while 64 MiB wait to be sent on all private links together.
+    /// True if a request of `bytes` bytes may be sent over a private link (unshared connection to a store). A request
+    /// above 16 KiB may only if, with it, at most 64 MiB wait to be sent on all private links together.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         // Small requests need no count: each link has at most one.
         bytes <= COPY_BYTES_MAX || {
@@ -886,7 +887,7 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends a message of several requests, which the store answers with `replies` replies, over a private link
+    /// Sends a message of one or several requests, which the store answers with `replies` replies, over a private link
     /// (unshared connection to a store); the last reply is the answer to the client's `request`.
     pub fn send(
         &mut self,
@@ -993,8 +994,8 @@ impl PrivateLinks {
         self.list_to_send(id);
     }
 
-    /// Takes back a private link (unshared connection to a store) on which a store has tracked keys. It is
-    /// lent again once the store has confirmed that it no longer tracks them.
+    /// Takes back a private link (unshared connection to a store) on which a store has tracked keys. The link is lent
+    /// again once the store has confirmed that it no longer tracks them, or closed as [`Self::give_back`] says.
     pub fn end_tracking(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         self.clean(env, id, &[b"CLIENT", b"TRACKING", b"OFF"], now);
         if let Some(link) = self.at(id) {
@@ -1042,8 +1043,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Records that no more messages will come over a private link (unshared connection to a store), because
-    /// the store has acknowledged the end of all subscriptions: it can be lent again.
+    /// Records that no more messages will come over a private link (unshared connection to a store), because the store
+    /// has acknowledged the end of all subscriptions: once given back, the link can be lent again.
     pub fn end_messages(&mut self, id: PrivateId) {
         if let Some(link) = self.at(id) {
             link.is_streaming = false;
@@ -1096,9 +1097,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Changes the database of the next requests on a private link (unshared connection to a store). The store
-    /// is sent the `SELECT` right before the next request, so that a client that selects again and again causes
-    /// no requests to the store that are not paid for.
+    /// Changes the database of the next requests on a private link (unshared connection to a store). The store is sent
+    /// `SELECT` only right before the next request, so that a client that selects again and again causes no requests
+    /// to the store, which nobody would pay for.
     pub fn select(&mut self, id: PrivateId, database: Database) {
         if let Some(link) = self.at(id) {
             link.database = database;
@@ -1203,16 +1204,15 @@ impl PrivateLinks {
         Some(now.since(self.peek(id)?.in_flight.as_ref()?.began))
     }
 
-    /// True if a private link (unshared connection to a store) awaits a reply that no client awaits any more,
-    /// to learn what the request has cost.
+    /// True if a private link (unshared connection to a store) is kept open only for a reply that no client awaits any
+    /// more, to learn what the request has cost. False if the request is a blocking command.
     pub fn measures_late(&self, id: PrivateId) -> bool {
         let abandoned = self.peek(id).and_then(|link| link.abandoned.as_ref());
         abandoned.is_some_and(|abandoned| matches!(abandoned.owing, Owing::Rest { .. }))
     }
 
-    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its
-    /// store replies: its deadline no longer counts, because weir has answered the client already or waits in
-    /// its place.
+    /// Lets the request in flight on a private link (unshared connection to a store) be answered whenever its store
+    /// replies: its deadline, which has passed, no longer counts, because deadlines are off or only counted.
     pub fn await_late(&mut self, id: PrivateId) {
         if let Some(request) = self.at(id).and_then(|link| link.in_flight.as_mut()) {
             request.deadline = Timestamp::MAX;
@@ -1226,11 +1226,12 @@ impl PrivateLinks {
             .is_some_and(|request| request.nature.effect() == Effect::Write)
     }
 
-    /// Takes a private link (unshared connection to a store) from a holder that no longer awaits a reply, and
-    /// returns the request in flight; None if there was none, or if this was called before for the link's
-    /// request. The link stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking
-    /// command, which the store is asked to end, shows whether it had popped something, and that to any other
-    /// request what it cost. The link is closed if the store cannot be asked, or the request has not been sent.
+    /// Gives up the request in flight on a private link (unshared connection to a store), whose holder does not await
+    /// the store's reply any more, and returns it for the caller to end; None if there was none, or if it was given up
+    /// before. The link stays open until the store has replied ([`Event::Abandoned`]): the reply to a blocking command,
+    /// which the store is asked to end, shows whether it had popped something, and that to any other request what it
+    /// cost. The link is closed if there is no such request, the store cannot be asked, or the request has not been
+    /// sent or is one about running scripts, which costs nothing.
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
         let connection = self.connection(id);
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
@@ -1288,10 +1289,10 @@ impl PrivateLinks {
         Ok(())
     }
 
-    /// Takes a private link (unshared connection to a store) back from its holder; does nothing if no client
-    /// has it. The link is closed if a request is in flight on it, or if it has state that may not end
-    /// (subscriptions, say); otherwise it is lent again once the store has dropped its state. `has_watched`
-    /// says that keys may still be watched on it.
+    /// Takes a private link (unshared connection to a store) back from its holder; does nothing if no client has it.
+    /// The link is closed if it is not open, if a request is in flight on it, if its store has become a replica, or if
+    /// it has state that may not end (subscriptions, say); otherwise it is lent again once the store has dropped its
+    /// state. `has_watched` says that keys may still be watched on it.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
         // A late `CLIENT UNBLOCK` could still end the next blocking command on the same link.
@@ -1364,8 +1365,8 @@ impl PrivateLinks {
         }
     }
 
-    /// Sends the greeting (login, database, `CLIENT ID`) over a private link (unshared connection to a store)
-    /// whose socket is connected now. `generation` tells the link from earlier ones in its place.
+    /// Sends the greeting (login, database, `CLIENT ID`) over a private link (unshared connection to a store) whose
+    /// socket is connected now. Does nothing if `generation` is that of an earlier link in its place.
     pub fn handle_connected(&mut self, connection: ConnectionId, generation: u32, now: Now) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1375,9 +1376,10 @@ impl PrivateLinks {
         }
     }
 
-    /// Handles the loss of a private link's socket (`loss` says how), or a failed attempt to connect it: the
-    /// link is removed, and its holder gets an event. A private link is an unshared connection to a store.
-    /// `generation` tells the link from earlier ones in its place.
+    /// Handles the loss of a private link's socket, or a failed attempt to connect it: the link (unshared connection
+    /// to a store) is removed, which is reported as an event. After a loss on the way (`loss`), the store may still
+    /// carry out a write in flight, so it is asked over later connections to kill the lost one. Does nothing if
+    /// `generation` is that of an earlier link in its place.
     pub fn handle_lost(&mut self, env: &mut Env, (connection, generation): (ConnectionId, u32), loss: Loss) {
         let id = self.id_of(connection, generation);
         let Some(link) = self.at(id) else { return };
@@ -1388,8 +1390,8 @@ impl PrivateLinks {
         self.lose(env, id, reason);
     }
 
-    /// Closes a private link (unshared connection to a store) whose socket still works, for this `reason`,
-    /// which the caller gets as an event for the client that holds it.
+    /// Closes a private link (unshared connection to a store) from this side, for this `reason`. An event with the
+    /// reason tells of the loss, if a client or the core itself uses the link.
     fn give_up(&mut self, env: &mut Env, id: PrivateId, reason: &'static str) {
         if let Some(link) = self.at(id) {
             link.raise_fence(env);
@@ -1456,9 +1458,9 @@ impl PrivateLinks {
         }
     }
 
-    /// Lets the time of a store's silence start anew on a link (unshared connection to a store) that weir does
-    /// not read at present, because large replies on other links take all memory set aside for them: the store
-    /// is not to blame. `generation` tells the connection from earlier ones in its place.
+    /// Lets the time of a store's silence start anew on a link (unshared connection to a store) that weir does not read
+    /// at present, because large replies on other connections take all memory set aside for them: the store is not to
+    /// blame. Does nothing if `generation` is that of an earlier link in its place.
     pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Timestamp) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1617,8 +1619,8 @@ impl PrivateLinks {
         None
     }
 
-    /// Records that the bytes taken for a private link (unshared connection to a store) were written to its
-    /// socket, so that the next ones may be sent. `generation` tells the link from earlier ones in its place.
+    /// Records that the bytes taken for a private link (unshared connection to a store) were written to its socket, so
+    /// that the next ones may be sent. Does nothing if `generation` is that of an earlier link in its place.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
@@ -1658,9 +1660,10 @@ impl PrivateLinks {
         }
     }
 
-    /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose
-    /// store has owed a reply for too long, and closes links that were unused for a minute. A link on which a
-    /// blocking command waits is not given up, however long the command waits.
+    /// Gives up private links (unshared connections to stores) that could not be opened in time, or whose store has
+    /// owed a reply and sent nothing for too long, and closes links that were unused for a minute. A link on which a
+    /// blocking command waits is not given up, however long the command waits. Has the runtime check whether stores
+    /// that have owed a reply for 500 ms to 3 s still acknowledge bytes.
     pub fn look_after(&mut self, env: &mut Env, now: Now) {
         let settings = (env.settings.connect_timeout, env.settings.reply_timeout);
         for index in 0..self.places.len() {

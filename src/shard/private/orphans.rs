@@ -6,7 +6,7 @@ use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
 /// Elements that a store has popped from a key for a client that had disconnected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Orphans {
-    /// The key from which the store popped the elements.
+    /// The key from which the store popped the elements; for entries of several streams, the first stream.
     pub key: Vec<u8>,
     /// The number of elements that were popped.
     pub count: usize,

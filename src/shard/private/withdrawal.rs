@@ -31,22 +31,22 @@ pub enum Withholding {
     /// the command ended and its reply is awaited.
     Later,
     /// The store cannot be asked to end the blocking command: it has not reported the connection's number, has
-    /// refused `CLIENT UNBLOCK` or not ended the command after 20 attempts, no other link can be had, or no
+    /// refused `CLIENT UNBLOCK` or not ended the command after 20 attempts, or no other link can be had. Also if no
     /// command waits.
     Never,
 }
 
 impl Link {
-    /// Returns the destination of the reply to the request in flight on this link, or to its blocking command
-    /// whose client has disconnected; `None` if there is neither.
+    /// Returns the destination of the reply to the request in flight on this link, also if no client awaits that
+    /// reply any more; `None` if no request is in flight.
     fn addressee(&self) -> Option<ReplyTo> {
         let request = self.in_flight.as_ref().map(|request| request.to);
         request.or_else(|| self.abandoned.as_ref().map(|abandoned| abandoned.to))
     }
 
-    /// True if the core can no longer have the blocking command in flight on this link ended: the store has not
-    /// ended it after 20 attempts, has refused `CLIENT UNBLOCK` with an error, or has not reported the
-    /// connection's number. True also if no blocking command is in flight.
+    /// True if the core cannot have the blocking command in flight on this link ended: the store has not ended it
+    /// after 20 attempts, has refused `CLIENT UNBLOCK` with an error, or has not reported the connection's number
+    /// although the link is open. True also if no blocking command is in flight.
     fn cannot_be_ended(&self) -> bool {
         let told = self.in_flight.as_ref().and_then(|request| request.waiting()).map(|waiting| waiting.told);
         told.is_none_or(|told| told >= TOLD_MAX) || self.state == State::Open && self.number.is_none()
@@ -54,8 +54,9 @@ impl Link {
 }
 
 impl PrivateLinks {
-    /// True if another process can go on with the blocking command that waits on a private link (unshared
-    /// connection to a store).
+    /// True if another process can go on with the blocking command that waits on a private link (unshared connection
+    /// to a store), and the store can be asked to end it here. False if no such command waits, or if a client has
+    /// already had it ended.
     pub fn may_move(&self, id: PrivateId) -> bool {
         self.peek(id).is_some_and(|link| match &link.in_flight {
             Some(request) => {
@@ -72,8 +73,8 @@ impl PrivateLinks {
 
     /// Prepares the blocking command on a private link (unshared connection to a store) to be sent again by
     /// another process. An `XREAD` must not miss entries added in between, so each `$` in it is replaced by the
-    /// id of its stream's last entry, for which the store is asked. True once nothing is left to be prepared;
-    /// false while the store is asked, and if no such command waits or it cannot move.
+    /// id of its stream's last entry, for which the store is asked. True once nothing is left to be prepared; false
+    /// while the store is asked, or cannot be for want of another link, and if no such command waits or it cannot move.
     pub fn prepare_move(&mut self, env: &mut Env, id: PrivateId, now: Now) -> bool {
         let Some(link) = self.at(id) else { return false };
         let (backend, database) = (link.backend, link.database);

@@ -86,7 +86,8 @@ struct Owed {
     join: Option<usize>,
 }
 
-/// A client's subscription to a shared channel or pattern that some stores have not acknowledged.
+/// A client's subscription to a shared channel or pattern (to which weir subscribes once for all its clients) that
+/// some stores have not acknowledged.
 #[derive(Debug)]
 struct Join {
     shard: ShardId,
@@ -118,8 +119,8 @@ pub enum Heard {
 /// clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JoinRefusal {
-    /// The core has as many shared channels as it may, or the tenant has as many as a tenant may, four fifths
-    /// of the core's limit.
+    /// The core has as many shared channels (or patterns, if the name is one) as it may, or the tenant has as many as
+    /// a tenant may: four fifths of the core's limit.
     Channels,
     /// A store of the channel owes too many acknowledgements of subscriptions, or too many bytes wait to be
     /// sent to it.
@@ -141,8 +142,8 @@ pub struct SharedChannels {
     /// The requests about subscriptions that each store has not acknowledged, the oldest first.
     owed: HashMap<BackendId, VecDeque<Owed>>,
     joins: Slab<Join>,
-    /// The id of the shared channel or pattern that was created last on this core; the next one gets the
-    /// next number.
+    /// The id of the channel or pattern to which this core last began a shared subscription; the next one gets the next
+    /// number.
     last_id: u64,
     requests: VecDeque<(BackendId, Vec<u8>)>,
     told: VecDeque<(ShardId, FromHome)>,
@@ -167,8 +168,9 @@ impl SharedChannels {
         }
     }
 
-    /// Returns the numbers of shared channels and of shared patterns (those to which weir subscribes once
-    /// for all its clients), in this order, for which this core has the subscription at the store.
+    /// Returns the numbers of shared channels and of shared patterns (those to which weir subscribes once for all its
+    /// clients), in this order, whose home is this core. Those whose subscription, or its end, stores have not
+    /// acknowledged yet count as well.
     pub fn counts(&self) -> [usize; SHARED_KINDS] {
         self.names.each_ref().map(HashMap::len)
     }
@@ -178,14 +180,14 @@ impl SharedChannels {
         !self.requests.is_empty() || !self.told.is_empty() || !self.changed.is_empty()
     }
 
-    /// True if a store has not acknowledged all requests about subscriptions sent to it.
+    /// True if a store has not acknowledged all requests about subscriptions that were sent, or are to be sent, to it.
     pub fn is_owed(&self, store: BackendId) -> bool {
         self.owed.get(&store).is_some_and(|owed| !owed.is_empty())
     }
 
-    /// Subscribes a client of core `from` to a channel or pattern. `stores` are the stores to subscribe at if
-    /// it is new on this core, and `tenant` is the client's tenant. An error changes nothing; the caller
-    /// answers the client with [`Self::refuse`].
+    /// Subscribes a client of core `from` to a channel or pattern. `stores` are the stores to subscribe at if the
+    /// channel or pattern is new on this core, and `tenant` is the client's tenant. After an error nothing has changed;
+    /// the caller answers the client with [`Self::refuse`].
     pub fn join(
         &mut self,
         from: ShardId,
@@ -310,9 +312,9 @@ impl SharedChannels {
         Heard::Message
     }
 
-    /// Handles the loss of the connection to a store: all subscriptions to channels of that store end, also
-    /// those at other stores. The cores with subscribers are told: they close clients whose subscription was
-    /// acknowledged, which would miss messages, and answer the others with `error`.
+    /// Handles the loss of the connection to a store: the subscriptions to all channels and patterns that were
+    /// subscribed to there end, also at other stores. The cores with subscribers are told: they close clients whose
+    /// subscription was acknowledged, which would miss messages, and answer the others with `error`.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {

@@ -12,8 +12,8 @@ const LIMITED: &str = r"
     admin = true
 ";
 
-/// Returns a test rig (shards with scripted stores and clients) with limited tenants, whose pools have
-/// nothing left: they grant only the amounts that cores have already spent on credit.
+/// Returns a test rig (shards with scripted stores and clients) with limited tenants, whose quota pools (the parts of
+/// buckets that no core holds) have nothing left: they grant only the amounts that cores have already spent on credit.
 fn limited(shards: u16) -> Rig {
     limited_at(shards, Weights { base: UNIT, hit: UNIT / 10, row: UNIT / 100, ..FREE })
 }
@@ -525,8 +525,9 @@ fn requests_that_are_never_refused_bring_their_payer_into_debt_for_a_second_at_m
     }
 }
 
-/// Returns a test rig (shards with scripted stores and clients) whose pools grant much, and in which bytes
-/// have prices: a request unit per KiB of a request, a quarter per KiB of a reply.
+/// Returns a test rig (shards with scripted stores and clients) whose quota pools (the parts of buckets that no core
+/// holds) grant much, and in which bytes have prices: a request unit per KiB of a request, a quarter per KiB of a
+/// reply.
 pub(super) fn priced_by_bytes() -> Rig {
     let mut rig = limited_with(1, |settings| {
         settings.private_links_max = 10;

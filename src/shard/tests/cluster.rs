@@ -16,8 +16,8 @@ pub(super) fn bulk(value: &str) -> String {
     format!("${}\r\n{value}\r\n", value.len())
 }
 
-/// Returns a test rig (shards with scripted stores and clients) with this many cores before a cluster of
-/// three nodes, each of which owns a third of the slots. `change` adjusts the settings.
+/// Returns a test rig (shards with scripted stores and clients) with this many cores in front of a cluster of three
+/// nodes, each of which owns a third of the slots. `change` adjusts the settings.
 pub(super) fn clustered(shards: u16, change: impl Fn(&mut ShardSettings)) -> Rig {
     let mut rig = Rig::with(shards, NODES, |settings| {
         settings.hot.mode = Mode::Off;
@@ -106,8 +106,8 @@ pub(super) fn ask(key: &str, node: u16) -> String {
     format!("-ASK {} 10.0.0.{node}:{}\r\n", slot_of(key.as_bytes()), 7000 + node)
 }
 
-/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, a client, and
-/// a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core in front of a cluster, a client, and a
+/// key of the first node.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |_| {});
     let (client, key) = (rig.client(0), rig.key(0, 0));

@@ -4,8 +4,8 @@ use super::cluster::{MILLISECOND, NODES, ask, clustered, moved, thirds};
 use super::*;
 use crate::routing::cluster::Databases;
 
-/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster whose nodes
-/// have four databases, a client that has selected the last of them, and a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core in front of a cluster whose nodes have
+/// four databases, a client that has selected the last of them, and a key of the first node.
 fn in_database_3(change: impl Fn(&mut ShardSettings)) -> (Rig, usize, String) {
     let mut rig = clustered(1, change);
     rig.publish_databases(Some(Databases::Numbered(4)));

@@ -7,8 +7,8 @@ use super::*;
 const DOWN: &str = "-CLUSTERDOWN The cluster is down\r\n";
 const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot\r\n";
 
-/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, a client of
-/// it, and a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core in front of a cluster, a client of it,
+/// and a key of the first node.
 fn before_a_node() -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
     let (client, key) = (rig.client(0), rig.key(0, 0));

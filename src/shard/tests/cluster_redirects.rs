@@ -1,4 +1,4 @@
-//! Tests of CLIENT TRACKING with REDIRECT before a cluster: invalidation messages go to another client, while
+//! Tests of CLIENT TRACKING with REDIRECT in front of a cluster: invalidation messages go to another client, while
 //! slots move between nodes.
 
 use super::cluster::{NODES, ask, clustered, moved, thirds};
@@ -10,9 +10,9 @@ const CHANGED: &str = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nk\r\n";
 /// The number (`CLIENT ID`) of the first client of core 1, in tests with two cores.
 const NUMBER: &str = "2";
 
-/// Two cores with a client each, before a cluster of two nodes which a third will join. The client on core 0
-/// (`tracker`) has its invalidation messages sent to the client on core 1 (`target`) by `CLIENT TRACKING`
-/// with `REDIRECT`.
+/// Two cores with a client each, in front of a cluster of two nodes which a third will join. The client on core 0
+/// (`tracker`) has its invalidation messages sent to the client on core 1 (`target`) by `CLIENT TRACKING` with
+/// `REDIRECT`.
 struct Redirected {
     rig: Rig,
     tracker: usize,

@@ -1,5 +1,4 @@
-//! Tests of CLIENT TRACKING before a cluster: nodes track keys for clients, while slots move between the
-//! nodes.
+//! Tests of CLIENT TRACKING in front of a cluster: nodes track keys for clients, while slots move between the nodes.
 
 use super::cluster::{NODES, ask, clustered, moved, thirds};
 use super::key_tracking::greet;
@@ -7,8 +6,8 @@ use super::*;
 
 const ANY_KEY: &str = ">2\r\n$10\r\ninvalidate\r\n_\r\n";
 
-/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster of `nodes`
-/// nodes, a client with `CLIENT TRACKING` and these options, and a key of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core in front of a cluster of `nodes` nodes, a
+/// client with `CLIENT TRACKING` and these options, and a key of the first node.
 fn tracking_at(nodes: u16, options: &[&str]) -> (Rig, usize, String) {
     let mut rig = clustered(1, |settings| settings.private_links_max = 10);
     rig.publish_of((nodes, None), |slot| Some(thirds(slot).min(nodes - 1)));

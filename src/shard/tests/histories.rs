@@ -1,6 +1,6 @@
-//! Tests of consistency by histories of appends and reads before a cluster whose nodes keep lists. Whatever
-//! is lost or moved, a read returns all values that were known to be written before it was sent and all that
-//! its client has read before, and none that its client writes later.
+//! Tests of consistency by histories of appends and reads in front of a cluster whose nodes keep lists. Whatever is
+//! lost or moved, a read returns all values that were known to be written before it was sent and all that its client
+//! has read before, and none that its client writes later.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Tests of hot keys, before a store that replies what a test says.
+//! Tests of hot keys, in front of a store that replies what a test says.
 
 mod stale;
 mod tracked;
@@ -29,8 +29,8 @@ fn eager_before(shards: u16, backends: u16, change: impl Fn(&mut ShardSettings))
     })
 }
 
-/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, which takes a
-/// key for hot from 20 requests per second on.
+/// Returns a test rig (shards with scripted stores and clients) with one core in front of a cluster, which takes a key
+/// for hot from 20 requests per second on.
 fn eager_before_a_cluster() -> Rig {
     let hot = eager_settings(cluster::NODES);
     cluster::clustered(1, |settings| settings.hot = hot.clone())
@@ -420,9 +420,9 @@ const WRITES: [&str; 24] = [
     "FROB OTHER",
 ];
 
-/// Checks that a write makes cached replies invalid: changes a key whose home is the last core by `write`,
-/// one of [`WRITES`], from a client on the first core, and reads the key meanwhile and afterwards.
-/// `is_modern` is true for a writer with RESP3.
+/// Checks that a write makes cached replies invalid: changes a key by `write`, one of [`WRITES`], from a client on the
+/// first core, and reads the key meanwhile and afterwards. The key's home (the core through which its requests pass) is
+/// the last core. `is_modern` is true for a writer with RESP3.
 fn written(shards: u16, write: &str, is_modern: bool) {
     let mut rig = eager(shards, |_| {});
     let [reader, late] = [rig.client(0), rig.client(0)];
@@ -1365,8 +1365,8 @@ fn a_core_that_asks_much_answers_from_a_copy_until_something_is_written() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied);
 }
 
-/// A copy of a key's reply on another core is not sent any more once the key is no longer hot, though it is
-/// young enough: the key's home core does not notice writes of the key any more.
+/// A copy of a key's reply on another core is not sent any more once the key is no longer hot, though it is young
+/// enough: the key's home core (the core through which its requests pass) does not notice writes of the key any more.
 #[test]
 fn copies_of_a_key_are_worthless_once_its_home_does_not_look_at_its_writes() {
     let mut rig = eager(2, |settings| {
@@ -1388,8 +1388,8 @@ fn copies_of_a_key_are_worthless_once_its_home_does_not_look_at_its_writes() {
     assert_eq!((told.as_str(), asked.join(" ").as_str()), ("$1\r\nb\r\n", "GET"));
 }
 
-/// While the first part of an MGET is on its way to a key's home core and its last part goes elsewhere, a
-/// later request of the client is not answered from a copy before the MGET.
+/// While the first part of an MGET is on its way to a key's home core (the core through which its requests pass) and
+/// its last part goes elsewhere, a later request of the client is not answered from a copy before the MGET.
 #[test]
 fn a_copy_does_not_overtake_a_part_of_the_same_connection() {
     let mut rig = eager(3, |settings| settings.hot.copied_from = [100, 10]);
@@ -1406,8 +1406,8 @@ fn a_copy_does_not_overtake_a_part_of_the_same_connection() {
     assert_eq!(rig.counted(Counter::HotHitsCopied), copied, "it goes to the home");
 }
 
-/// Before a cluster, where weir splits requests by slot, nearly every key of an MGET has a part of its own:
-/// the reply to such a part is kept, requests share its fetch, and it is fetched again after a write.
+/// In front of a cluster, where weir splits requests by slot, nearly every key of an MGET has a part of its own: the
+/// reply to such a part is kept, requests share its fetch, and it is fetched again after a write.
 #[test]
 fn a_key_that_is_read_only_beside_others_is_kept_where_it_is_alone_in_its_part() {
     const VALUE: &str = "$5\r\nvalue\r\n";
@@ -1520,8 +1520,8 @@ fn keys_that_are_cold_again_or_too_many_are_read_together() {
     assert_eq!(read(&mut rig, &[&key, &second]), 1);
 }
 
-/// Hot keys of one slot are read by one request of the store, so that their values are from one moment; once the
-/// values of all are kept, they are answered from memory, which are of one moment too.
+/// Hot keys of one slot are read from the store by one request, so that their values are from one moment. Once the
+/// values of all are kept, reads of them are answered from memory, with values of one moment too.
 #[test]
 fn hot_keys_of_one_slot_are_answered_together_from_memory() {
     for mut rig in [eager(1, |_| {}), eager(2, |_| {}), eager_before_a_cluster()] {
@@ -1733,9 +1733,9 @@ fn reads_that_are_queued_when_their_key_becomes_hot_are_fetched_together_before_
     assert_eq!((rig.figures().waiters, rig.figures().flights, rig.figures().writes_under_way), (0, 0, 0));
 }
 
-/// Queues `many` requests for 500 keys each in front of the store, each of which names the keys `also` among
-/// them, and makes none of them hot; and then enough reads of each of `keys` to make it hot. Returns the sum of
-/// the numbers of keys of the requests for several.
+/// Queues `many` requests for 500 keys each, `also` among them, in front of the store, which make no key hot; and
+/// behind them enough reads of each of `keys` to make it hot. Returns the number of keys that the requests for 500 keys
+/// name together.
 fn queue_reads_of_many_keys(rig: &mut Rig, many: usize, also: &[String], keys: &[String]) -> u64 {
     let names: Vec<String> = (0..500 - also.len()).map(|number| format!("m{number}")).collect();
     let words: Vec<&str> =

@@ -8,7 +8,7 @@ fn tracking(backends: u16) -> (Rig, usize) {
     tracking_with(backends, &[])
 }
 
-/// Returns a test rig (shards with scripted stores and clients) of two cores before `backends` stores, and a
+/// Returns a test rig (shards with scripted stores and clients) of two cores in front of `backends` stores, and a
 /// client of the first core that tracks keys (`CLIENT TRACKING`) with these options.
 fn tracking_with(backends: u16, options: &[&str]) -> (Rig, usize) {
     let mut rig = Rig::with(2, backends, |settings| {

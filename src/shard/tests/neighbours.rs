@@ -1,5 +1,5 @@
-//! Tests of limits on what one client can do to others: take their turns or their memory, or get replies
-//! without paying.
+//! Tests of limits on what one client can do to others: hold up their requests, take up memory, or get replies without
+//! paying.
 
 use super::*;
 

@@ -98,7 +98,7 @@ fn push_messages_within_the_greeting_are_dropped() {
     }
 }
 
-/// The reply of a store to `CLIENT INFO` in the greeting.
+/// The reply of a store to `CLIENT INFO` in the greeting (first requests of a connection).
 const IDENTITY: &str = "$32\r\nid=7 addr=127.0.0.1:9 fd=8 name=\r\n";
 
 /// Takes all output for stores, as if it was handed to the sockets, without answering it.

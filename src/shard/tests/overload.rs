@@ -12,7 +12,7 @@ fn crowded(shards: u16, backends: u16, change: impl Fn(&mut OverloadSettings)) -
     Rig::with(shards, backends, |settings| settings.overload = overload.clone())
 }
 
-/// Encodes GETs of numbered keys whose home is one core.
+/// Encodes GETs of numbered keys whose home (the core through which their requests pass) is the core `home`.
 fn gets(rig: &Rig, home: u16, numbers: std::ops::Range<usize>) -> Vec<u8> {
     let key = rig.key(home, 0);
     numbers.flat_map(|number| request(&["GET", &format!("{{{key}}}:{number}:")])).collect()
@@ -389,8 +389,8 @@ fn at_stores(rig: &Rig) -> Vec<String> {
     rig.at_stores.iter().map(words).collect()
 }
 
-/// Returns a test rig (shards with scripted stores and clients) whose stores are weirs that have given weir
-/// this tier, with open connections; and a client with a deadline of 50 ms.
+/// Returns a test rig (shards with scripted stores and clients) whose stores are weirs themselves, which have given its
+/// connections this tier (importance), with open connections; and a client with a deadline of 50 ms.
 fn before_weirs(change: impl Fn(&mut OverloadSettings), tier: &'static str) -> (Rig, usize) {
     let mut rig = crowded(1, 1, change);
     rig.inner = Some(tier);

@@ -56,7 +56,7 @@ fn map_with(rig: &mut Rig, own: &str) -> Arc<Map> {
     Arc::clone(rig.cluster.map())
 }
 
-/// Returns a test rig (shards with scripted stores and clients) with this many cores before a cluster whose
+/// Returns a test rig (shards with scripted stores and clients) with this many cores in front of a cluster whose
 /// replicas are up to date.
 fn before_replicas(shards: u16) -> Rig {
     before_replicas_with(shards, |_| {})

@@ -3,8 +3,8 @@
 use super::cluster::{MILLISECOND, bulk, clustered, moved};
 use super::*;
 
-/// Returns a test rig (shards with scripted stores and clients) with one core before a cluster, with this
-/// mode of retries; a client; and two keys of one slot of the first node.
+/// Returns a test rig (shards with scripted stores and clients) with one core in front of a cluster, with this mode of
+/// retries; a client; and two keys of one slot of the first node.
 fn before_a_node(mode: Mode) -> (Rig, usize, [String; 2]) {
     let mut rig = clustered(1, |settings| settings.retries = mode);
     let (client, key) = (rig.client(0), rig.key(0, 0));

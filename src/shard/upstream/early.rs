@@ -22,14 +22,15 @@ use crate::values::{ConnectionId, Tier, Timestamp};
 /// The time after which a request in flight at a stalled backend (one that sends nothing although requests
 /// are in flight) is answered with an error, counted from when the request was sent.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The least time between two searches of the requests in flight for those that weir has to answer with an
-/// error before their backend replies.
+/// The least time after which a search of the requests in flight, for those that weir has to answer with an error
+/// before their backend replies, plans the next one. A request that is sent since may plan an earlier one.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Upstream {
-    /// Answers with an error the requests in flight whose deadline has passed, or whose backend has been
-    /// stalled (sends nothing although requests are in flight) for too long. Plans the next search for such
-    /// requests.
+    /// Answers with an error the requests in flight whose deadline has passed (unless deadlines are off or in shadow
+    /// mode), or that were sent a second ago or earlier to a backend which has stalled (sends nothing although
+    /// requests are in flight). Closes connections to replicas that are silent for too long, so that their reads go
+    /// to the owners of the slots. Plans the next search for such requests.
     pub(super) fn answer_early(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         // The plan is cleared first, so that requests which are sent during this search can plan the next
         // one.
@@ -75,10 +76,11 @@ impl Upstream {
         self.overload.search_by(next.max(now.monotonic.after(LOOKS_APART)));
     }
 
-    /// Collects the requests in flight on a connection that are to be answered with an error now, because
-    /// their deadline is over or the backend has stalled (sends nothing although requests are in flight), and
-    /// marks them as answered. `given_up` gets each with the reason. Returns the time at which the next one
-    /// is due; `Timestamp::MAX` if none is.
+    /// Collects the requests in flight on a connection that are to be answered with an error now, because their
+    /// deadline has passed, or because they were sent a second ago or earlier and the backend has stalled (sends
+    /// nothing although requests are in flight), and marks them as answered. `given_up` gets each with the reason.
+    /// Returns the time at which the next one is due; `Timestamp::MAX` if none is. In shadow mode of deadlines,
+    /// requests whose deadline has passed are only counted.
     fn find_overdue(
         &mut self,
         env: &mut Env,

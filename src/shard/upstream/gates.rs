@@ -16,11 +16,10 @@ use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId};
 
 impl Upstream {
-    /// Passes a backend's reply to a client's request to the breaker. Only an error which says that the
-    /// backend is unavailable (such as LOADING) counts as a failure; any other reply is an answer, with which
-    /// nothing more is done while the backend has not failed lately. Replies of replicas are only counted.
-    /// `request` is the record of the request, `kind` the reply's first byte, and `end` has the bytes of it
-    /// that came last.
+    /// Reports a backend's reply to a client's request to the circuit breaker. Only an error which says that the
+    /// backend is unavailable (such as LOADING) is a failure, unless a script may have made up its text; too many
+    /// failures eject the backend (take it out of use). Replies of replicas are only counted. `request` is the
+    /// record of the request, `kind` the reply's first byte, and `end` has the bytes of it that came last.
     #[inline]
     pub(super) fn record_health(
         &mut self,
@@ -55,9 +54,9 @@ impl Upstream {
     }
 
     /// Tells the circuit breaker that a connection to a backend was lost or could not be opened, for this `reason`;
-    /// the breaker may eject (take out of use) the backend. A connection that was closed because the store refuses its
-    /// database, the login or the RESP version does not count against the backend. Does nothing for connections to
-    /// replicas.
+    /// the breaker may eject (take out of use) the backend. The loss does not count against the backend if no request
+    /// was unanswered on the connection, if the store refuses its database, the login or the RESP version, or if
+    /// another backend does the work by now. Does nothing for connections to replicas.
     pub(super) fn record_loss(
         &mut self,
         env: &mut Env,
@@ -77,8 +76,9 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Reports to other cores what this core has seen of backends, and ejects those that fail or are slow.
-    /// Called with the regular checks (housekeeping).
+    /// Reports to other cores how many replies and failures of each backend this core has counted, and ejects
+    /// (takes out of use) backends that fail or, outside of clusters, are slower than the others. Called with the
+    /// regular checks, about every 100 ms.
     pub fn check_health(&mut self, env: &mut Env, now: Now) {
         let Self { breaker, overload, cluster, .. } = self;
         // Nodes of a cluster have different keys and load, so their latencies are not compared with each
@@ -88,16 +88,16 @@ impl Upstream {
         self.apply_gates();
     }
 
-    /// Forgets a backend's failures and ejections (times out of use), because another server has its number
-    /// now.
+    /// Forgets a backend's failures, and ends its ejection (state in which it is out of use), because another
+    /// server has its number now, or the server has another role (primary or replica).
     pub(super) fn forget_health(&mut self, env: &Env, backend: BackendId) {
         self.breaker.forget(env, backend);
         self.apply_gates();
     }
 
-    /// Carries out the circuit breaker's decisions: sets at each bulkhead (window and queue in front of a
-    /// backend) whether the breaker checks its requests, and ends the pauses before connections to a
-    /// backend are opened again once all requests pass.
+    /// Carries out the circuit breaker's decisions: tells the bulkheads (windows and queues) of a backend whether
+    /// the breaker checks each request to it. When it checks them no longer, connections to the backend may be
+    /// opened at once, without the rest of the pause after a failed attempt.
     fn apply_gates(&mut self) {
         while let Some((backend, gate)) = self.breaker.poll_gate() {
             for index in bulkheads_of(backend) {
@@ -150,8 +150,8 @@ impl Upstream {
         Some(sent)
     }
 
-    /// Refuses all requests that wait in the queue of a backend that is ejected (taken out of use) or
-    /// returning, whatever their tier; `index` is that of its bulkhead (window and queue).
+    /// Refuses all requests, whatever their tier (importance), that wait in the bulkhead (window and queue) with
+    /// this index, because its backend is ejected (taken out of use) or returning.
     pub(super) fn clear_gated(&mut self, env: &mut Env, index: usize, replies: &mut impl Replies, now: Now) {
         let backend = Overload::backend_of(index);
         let standing = env.settings.overload.health.standing(usize::from(backend.0));

@@ -22,9 +22,10 @@ use crate::values::{Action, BackendId, ConnectionId, Loss, Owner, Timestamp};
 const RETRY_AFTER_LOSS: Duration = Duration::from_millis(50);
 
 impl Upstream {
-    /// Handles the loss of a connection to a backend (`loss` says how), or a failed attempt to open it:
-    /// answers its requests `-UNAVAILABLE`, or sends them again where that is safe. Does nothing if
-    /// `generation` is that of an earlier socket, because the connection was opened anew since.
+    /// Handles the loss of a connection to a backend, or a failed attempt to open it: answers its unanswered
+    /// requests `-UNAVAILABLE`, or sends them again where that is safe. After a loss on the way (`loss`), the
+    /// backend may still carry requests out, so later connections ask it to kill the lost connection. Does nothing
+    /// if `generation` is that of an earlier socket of the connection.
     pub fn handle_lost(
         &mut self,
         env: &mut Env,
@@ -42,8 +43,8 @@ impl Upstream {
         self.lose_link(env, connection, reason, replies, now);
     }
 
-    /// Gives up a connection: closes its socket and answers its requests, or retries them where that is safe.
-    /// `reason` is the word that the error replies name.
+    /// Gives up a connection: closes its socket, and answers its unanswered requests `-UNAVAILABLE`, or sends them
+    /// again where that is safe. `reason` is the word that the error replies name.
     pub(super) fn drop_link(
         &mut self,
         env: &mut Env,
@@ -79,8 +80,8 @@ impl Upstream {
         }
     }
 
-    /// Handles a store whose name resolves to another address: closes all connections to the former one and
-    /// forgets its health and response times.
+    /// Handles a store whose name resolves to another address: closes all connections to the former address, and
+    /// forgets the health and response times of the server there.
     pub fn handle_store_moved(
         &mut self,
         env: &mut Env,
@@ -164,9 +165,9 @@ impl Upstream {
         bulkhead.handle_none_in_flight(now.monotonic);
     }
 
-    /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots.
-    /// `spread` is a random byte that varies the pause before the connection is opened again. `reason` is
-    /// the word for the loss, under which the replica's failure is recorded.
+    /// Handles a lost connection to a replica: sends its unanswered reads to the owners of their slots, and
+    /// records a failure of the replica for `reason`, unless the connection was open and idle. `spread` is a random
+    /// byte that varies the pause before the connection is opened again.
     fn lose_reads(
         &mut self,
         env: &mut Env,
@@ -201,10 +202,10 @@ impl Upstream {
         self.links.recycle(connection, pending);
     }
 
-    /// Gives up connections whose backend has owed a reply for longer than `--backend-timeout`, or that could
-    /// not be opened in time. Where a backend has owed a reply for 500 ms, has the runtime check whether its
-    /// host still acknowledges bytes; if not, the connection is lost, and opened anew, long before that
-    /// timeout.
+    /// Gives up connections whose backend has owed a reply and sent nothing for as long as `--backend-timeout`
+    /// (a replica: 10 to 100 ms), or that could not be opened in time. Where a backend has owed a reply and sent
+    /// nothing for 500 ms, has the runtime check whether its host still acknowledges bytes; if not, the connection
+    /// counts as lost long before that timeout.
     pub fn give_up_on_silent(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         for index in 0..self.links.len() {
             let connection = ConnectionId(index as u32);
@@ -218,9 +219,9 @@ impl Upstream {
         }
     }
 
-    /// Closes a connection to a replica if an unanswered read has waited in silence for too long (half of
-    /// the time to its deadline, 10 to 100 ms). Returns the time at which to check it again;
-    /// `Timestamp::MAX` if no read is unanswered.
+    /// Closes a connection to a replica if that has sent nothing for too long while a read is unanswered: half of
+    /// the time from sending the read to its deadline, but 10 to 100 ms. Returns the time at which to check the
+    /// connection again; `Timestamp::MAX` if no read is unanswered.
     pub(super) fn give_up_reads(
         &mut self,
         env: &mut Env,

@@ -48,7 +48,8 @@ use crate::values::{BackendId, ConnectionId, Owner, Timestamp};
 use renew::Renewals;
 use turn::Turn;
 
-/// The connections, windows, health and cluster state of all backends on one core.
+/// One core's way to all backends: the connections that clients share, the windows (limits on requests in flight)
+/// and queues, the health of the backends, and the state of a cluster.
 #[derive(Debug)]
 pub struct Upstream {
     links: Links,
@@ -56,8 +57,8 @@ pub struct Upstream {
     breaker: Breaker,
     cluster: Cluster,
     turn: Turn,
-    /// For each backend, the time in which it answered nothing while requests in flight kept it busy, such as
-    /// scripts; these requests share the time as part of their prices.
+    /// For each backend, the record of the times in which it answered nothing while requests in flight (such as
+    /// scripts) kept it busy; these requests share the time as part of their prices.
     quiets: Vec<Quiet>,
     /// For each backend, when its connections were last opened anew because it had become a replica.
     renewals: Renewals,
@@ -69,8 +70,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Creates the connections, windows, health and cluster state of all backends on one core; all
-    /// connections are closed.
+    /// Creates one core's way to all backends; all connections are closed.
     pub fn new(settings: &ShardSettings) -> Self {
         let backends = settings.topology.all_backends().count();
         Self {
@@ -86,8 +86,8 @@ impl Upstream {
         }
     }
 
-    /// Returns a histogram of the times from sending a request to its reply, over all backends, as seen by
-    /// this core.
+    /// Returns a histogram of the times from sending a request to its reply, over all backends and all requests
+    /// that this core sent over shared connections.
     pub fn service_times(&self) -> Durations {
         self.overload.service_times()
     }
@@ -103,12 +103,14 @@ impl Upstream {
         self.links.open_count()
     }
 
-    /// Returns the number of requests that wait in this core's queues in front of backends.
+    /// Returns the number of requests that wait in this core's queues in front of backends, without fetches (shared
+    /// reads of hot keys).
     pub fn waiting(&self) -> usize {
         self.overload.waiting()
     }
 
-    /// Returns the figures of all bulkheads (window and queue), in the order of backends and tracks.
+    /// Returns the figures of all bulkheads (windows and queues), in the order of backends: for each backend, first
+    /// those for usual requests, then those for expensive ones.
     pub fn bulkheads(&self, env: &Env) -> impl Iterator<Item = BulkheadFigures> {
         self.overload.figures(env).map(|(backend, figures)| {
             let breaker = env.settings.overload.health.standing(usize::from(backend.0)).stage;
@@ -122,13 +124,15 @@ impl Upstream {
         self.cluster.readers.as_ref().map(|readers| readers.figures()).unwrap_or_default()
     }
 
-    /// True while requests of a slot are held back because the slot changes its owner, or its node is down.
+    /// True while at least one request for a slot is held back because the slot changes its owner, or its node is
+    /// down.
     pub fn is_holding(&self, slot: u16) -> bool {
         self.cluster.slots.as_ref().is_some_and(|slots| slots.is_holding(slot))
     }
 
-    /// True if a request that was sent to a backend at `until` or earlier is unanswered. In front of a
-    /// cluster, any node counts, as do requests of the slot that are held back or were sent again.
+    /// True if a request that was sent to `backend` at `until` or earlier is unanswered. In front of a cluster, a
+    /// request to any node counts, and so does a request for `slot` that is held back, or was sent again after a node
+    /// had refused it, whenever that was.
     pub fn has_in_flight(&self, (backend, slot): (BackendId, u16), until: Timestamp) -> bool {
         let is_early = |link: &Link| link.pending.front().is_some_and(|oldest| oldest.sent_at() <= until);
         let mut links = self.links.iter();
@@ -152,8 +156,8 @@ impl Upstream {
         self.links.poll_transmit()
     }
 
-    /// Handles a finished send on a connection: the next one may begin. `generation` tells the connection
-    /// from earlier ones in its place.
+    /// Handles a finished send on a connection: the next one may begin. Does nothing if `generation` is that of an
+    /// earlier socket of the connection.
     pub fn handle_transmitted(&mut self, connection: ConnectionId, generation: u32) {
         self.links.handle_transmitted(connection, generation);
     }
@@ -171,8 +175,8 @@ impl Upstream {
         self.links.lend_room(env, id)
     }
 
-    /// True if notes (messages about client connections to their cores) have to be delivered before more of
-    /// their requests are read.
+    /// True if there are notes (messages about requests to the cores that have their clients), which have to be
+    /// delivered before more requests are read.
     #[inline]
     pub fn has_notes(&self) -> bool {
         !self.notes.is_empty()
@@ -197,7 +201,8 @@ impl Upstream {
         }
     }
 
-    /// Records that a backend was heard: it sent a reply or a part of one, on any connection.
+    /// Records that a backend sent a reply or a part of one, on any connection, which ends its quiet time (in which it
+    /// answers nothing): the requests that kept it busy share the time as part of their prices.
     #[inline]
     pub fn handle_heard(&mut self, backend: BackendId, now: Timestamp) {
         let Self { links, quiets, turn, backends, .. } = self;

@@ -82,8 +82,8 @@ impl Upstream {
         self.drop_links(env, owes, "node-failed", replies, now);
     }
 
-    /// Suspects that the map of slots is old, so that nodes are asked for a new one, if a primary has owed a
-    /// reply and sent nothing for 500 ms: it may be gone. Silent replicas do not count.
+    /// Suspects that the map of slots is old, so that nodes are asked for a new one, if a primary has owed a reply
+    /// and sent nothing on a connection for 500 ms: the primary may be gone. Silent replicas do not count.
     pub fn doubt_silent(&mut self, now: Now) {
         let Self { links, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let owes_since = |place| {
@@ -94,8 +94,8 @@ impl Upstream {
         slots.doubt_silent(owes_since, now);
     }
 
-    /// Makes this turn (pass of the shard's loop) check which held requests can be sent, because the map of
-    /// slots was confirmed.
+    /// Makes this turn (pass of the shard's loop) check which held requests (kept until their slot's node can take
+    /// them) can be sent, because the map of slots was confirmed.
     pub fn touch_slots(&mut self) {
         if let Some(slots) = &mut self.cluster.slots {
             slots.touch();
@@ -108,8 +108,9 @@ impl Upstream {
         self.cluster.slots.as_mut()?.take_doubt()
     }
 
-    /// True if a request may go straight to the backend of its route: no slot's requests are held, and the
-    /// backend is the slot's owner. Always true where weir stands in front of plain stores.
+    /// True if a request may go straight to the backend of its route: weir stands in front of plain stores, or the
+    /// backend owns the slot on the cluster's map, the request is not for a replica, and there is no slot at all whose
+    /// requests are held or whose owner a redirect has named lately.
     #[inline]
     pub(super) fn is_at_owner(&self, route: Route) -> bool {
         self.cluster.slots.as_ref().is_none_or(|slots| slots.is_at_owner(route))
@@ -189,10 +190,10 @@ impl Upstream {
         }
     }
 
-    /// Removes the oldest unanswered request of a connection, to which a reply has come, if nothing more has
-    /// to be done about the reply (see [`Slots::settle_if_plain`]): it is not an error, no held request waits
-    /// for it, and so on. True if the request was removed, or if requests are not kept (plain stores). `kind`
-    /// is the first byte of the reply.
+    /// Drops the copy of a connection's oldest unanswered request, kept in case it must be sent again, since a reply
+    /// to it has come about which nothing more has to be done (see [`Slots::settle_if_plain`]): the reply is not an
+    /// error, no held request waits for it, and so on. True if the copy was dropped, or if none are kept (plain
+    /// stores). `kind` is the first byte of the reply.
     #[inline]
     pub(super) fn settle_if_plain(&mut self, connection: ConnectionId, kind: u8) -> bool {
         let is_compared = self.cluster.is_compared();
@@ -243,7 +244,8 @@ impl Upstream {
         }
     }
 
-    /// Sends a read (`frame`) to its slot's owner after a replica gave an error, an empty reply or none.
+    /// Sends a read (`frame`) to its slot's owner after a replica gave an error, an empty reply or none. If the read
+    /// cannot be sent, answers it with an error.
     pub(super) fn ask_owner(
         &mut self,
         env: &mut Env,
@@ -264,7 +266,7 @@ impl Upstream {
     }
 
     /// Sends held requests (kept until their slot's node can take them) of slots whose other requests are all
-    /// answered, and refuses those whose time is over.
+    /// answered, if they need not wait for anything else, and refuses those whose time is over.
     pub(super) fn handle_held(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         let Self { overload, cluster: Cluster { slots: Some(slots), .. }, .. } = self else { return };
         let waiting = overload.waiting_slots().map(|(slot, _)| slot);

@@ -18,9 +18,10 @@ use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
 impl Upstream {
-    /// Handles a request that found no room in the window (limit on requests in flight) at once: sends,
-    /// queues or refuses it. If deadlines are in shadow mode, it only counts those that would be too late.
-    /// The error says why it is refused.
+    /// Handles a request that could not be sent without a closer check, because the window (limit on requests in
+    /// flight) may have no room, its deadline may be missed, or its backend is ejected (taken out of use): sends,
+    /// queues or refuses it. The error says why it is refused. If deadlines are in shadow mode, requests that would be
+    /// too late are only counted.
     #[cold]
     pub(super) fn send_later(
         &mut self,
@@ -73,9 +74,9 @@ impl Upstream {
         self.park(env, index, (envelope, message, requests), now)
     }
 
-    /// Queues a request in front of its backend, in the queue of the bulkhead `index`. If the queue is
-    /// full, a less important request is pushed out for it; an error if there is none. A fetch (shared read
-    /// of a hot key) is queued before all requests.
+    /// Queues a request in front of its backend, in the queue of the bulkhead `index`. If the queue is full, a less
+    /// important request is pushed out for it and refused; an error if there is none, or still no room. A fetch
+    /// (shared read of a hot key) is queued before all requests, whatever the limit.
     fn park(
         &mut self,
         env: &mut Env,
@@ -122,7 +123,7 @@ impl Upstream {
         self.overload.queued_mut(move |backend| is_any || backends.contains(&backend))
     }
 
-    /// Sends a request that has waited in a queue, or that may be sent before those that wait. The error says
+    /// Sends a request that has waited in a queue, or that a closer check found may be sent at once. The error says
     /// why the request was not sent. Not inlined, because most requests are sent without this function.
     #[cold]
     fn send_now(
@@ -136,9 +137,9 @@ impl Upstream {
         self.put_on_link(env, envelope, message, requests, now)
     }
 
-    /// Sends a request that waited in a queue, now that the window (limit on requests in flight) has room,
-    /// or refuses it if its deadline cannot be met any more. `parked` is the request; `is_eased` says that
-    /// its client connection may be read from again.
+    /// Sends a request (`parked`) that waited in a queue, now that the window (limit on requests in flight) has room;
+    /// refuses it if its deadline cannot be met any more or it cannot be sent, and holds it if its slot is held or
+    /// has moved. `is_eased` says that its client connection may be read from again.
     pub(super) fn send_parked(
         &mut self,
         env: &mut Env,

@@ -26,9 +26,9 @@ impl Upstream {
         self.links.handle_connected(env, connection, generation, now);
     }
 
-    /// Handles bytes received from a backend: passes complete replies to `replies`, and closes the connection
-    /// if the bytes are not a valid reply. Ignores bytes of an earlier socket of the connection, whose
-    /// `generation` is not the present one.
+    /// Handles bytes received from a backend: passes complete replies to `replies`, and closes the connection if the
+    /// greeting (the requests that open it) fails, or if the bytes are not a valid reply or answer no request.
+    /// Ignores bytes of an earlier socket of the connection, whose `generation` is not the present one.
     pub fn handle_bytes(
         &mut self,
         env: &mut Env,
@@ -53,9 +53,9 @@ impl Upstream {
         self.take_all(env, (connection, generation), (None, chunk), replies, now);
     }
 
-    /// Takes back the buffer that was lent for the rest of a reply ([`Upstream::lend_room`]), with `received`
-    /// bytes more in it than before. Handles the reply if it is complete now. `generation` tells the
-    /// connection from earlier ones in its place.
+    /// Takes back the buffer that was lent for the rest of a reply ([`Upstream::lend_room`]), with `received` bytes
+    /// more in it than before. Handles the reply if it is complete now. Does nothing if `generation` is that of an
+    /// earlier socket of the connection.
     pub fn handle_filled(
         &mut self,
         env: &mut Env,
@@ -108,9 +108,9 @@ impl Upstream {
         }
     }
 
-    /// Counts a backend as heard now, so that its silence has no consequences, because weir itself does not
-    /// read the connection at present: large replies on other connections take all memory for such replies.
-    /// `generation` tells the connection from earlier ones in its place.
+    /// Treats a backend as if it had sent bytes now, so that its silence has no consequences, because weir itself does
+    /// not read the connection at present: large replies on other connections take all memory for such replies. Does
+    /// nothing if `generation` is that of an earlier socket of the connection.
     pub fn excuse(&mut self, (connection, generation): (ConnectionId, u32), now: Now) {
         self.begin_turn(now);
         if let Some(link) = self.links.current(connection, generation) {
@@ -190,10 +190,10 @@ impl Upstream {
         }
     }
 
-    /// Drops the reply to a request that weir has answered already. `kind` is the reply's first byte, and
-    /// `end` has the bytes of it that came last. Tells the core of its client the measurements (`outcome`),
-    /// from which the rest of the price follows, and that the request cannot take effect any more. `request`
-    /// is the record of the request.
+    /// Drops the reply to a request that weir has answered already. Tells the core of the request's client the
+    /// measurements (`outcome`), from which the rest of the price follows, and, unless a replica replied, that the
+    /// request cannot take effect any more. `request` is the record of the request, `kind` the reply's first byte,
+    /// and `end` has the bytes of the reply that came last.
     #[cold]
     fn drop_reply(
         &mut self,

@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::Upstream;
 use crate::values::{BackendId, Timestamp};
 
-/// The least time between two renewals of a store's connections, which grows twofold with each renewal after which the
-/// store still refuses writes.
+/// The least time between two renewals (openings anew) of a store's connections, which doubles with each renewal after
+/// which the store still refuses writes.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest time between two renewals of the connections of a store that goes on refusing writes.
+/// The largest value that the least time between two renewals (openings anew) of a store's connections grows to, while
+/// the store goes on refusing writes.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// The last renewal of one store's connections, and the time that has to pass before the next.

@@ -15,10 +15,10 @@ use crate::values::time::Now;
 use crate::values::{ConnectionId, Timestamp};
 
 impl Upstream {
-    /// Sends a message of `requests` requests, of which only the last one's reply counts (more than one for
-    /// a transaction, or with commands such as `PTTL` before a request); queues it if the window (limit on
-    /// requests in flight) has no room. In front of a cluster, sends it to the slot's owner, or holds it
-    /// while the owner is unknown. The error says why it was neither sent nor queued.
+    /// Sends a message of `requests` requests, of which only the last one's reply counts (more than one for a
+    /// transaction, or with commands such as `PTTL` before a request); queues it if the window (limit on requests in
+    /// flight) has no room. In front of a cluster, sends it to the slot's owner or a replica, or holds it while the
+    /// slot changes its owner or its node is down. The error says why it was neither sent, queued nor held.
     #[inline]
     pub fn send(
         &mut self,

@@ -13,19 +13,20 @@ use crate::shard::settings::{Mode, ShardSettings};
 use crate::values::time::Now;
 use crate::values::{BackendId, Timestamp};
 
-/// The longest time between two turns (passes of the shard's loop) that handle waiting requests.
+/// The longest time between two turns (passes of the shard's loop) while requests wait in queues or a backend has
+/// stalled (sends nothing although requests are in flight).
 const HEARTBEAT: Duration = Duration::from_millis(5);
 
-/// The planned and actual times of the present turn (pass of the shard's loop).
+/// The time for which the next turn (pass of the shard's loop) is planned, and when and how late the present one began.
 #[derive(Debug)]
 pub(super) struct Turn {
-    /// The time for which the turn (pass of the shard's loop) was planned; `Timestamp::MAX` once the delay is
-    /// measured.
+    /// The time for which the next turn (pass of the shard's loop) is planned; `Timestamp::MAX` if none is, or once
+    /// a turn has begun late.
     planned: Timestamp,
     /// The time at which the turn (pass of the shard's loop) began.
     began_at: Timestamp,
-    /// The delay of the turn (pass of the shard's loop) against its plan. It is caused by this core, so no
-    /// backend is blamed for it.
+    /// The time by which the present turn (pass of the shard's loop) began later than planned. This core has caused
+    /// that delay, so no backend is blamed for it.
     pub late: Duration,
 }
 
@@ -36,8 +37,8 @@ impl Default for Turn {
 }
 
 impl Upstream {
-    /// Begins a turn (pass of the shard's loop) and measures its delay against the plan; no backend is blamed
-    /// for that delay. Called by each handler of an event; does nothing after the first call of a turn.
+    /// Begins a turn (pass of the shard's loop) and measures by how much it began later than planned; no backend is
+    /// blamed for that delay. Called by the handlers of events; only the first call in a turn has an effect.
     #[inline]
     pub(super) fn begin_turn(&mut self, now: Now) {
         if now.monotonic <= self.turn.began_at {
@@ -54,15 +55,16 @@ impl Upstream {
         }
     }
 
-    /// Plans the next turn (pass of the shard's loop), against which the delay of that turn is measured: it
-    /// is due at `next`, by which other parts of the shard need it (None if they do not), or when backends
-    /// need it if that is earlier.
+    /// Records for when the next turn (pass of the shard's loop) is planned, so that its delay can be measured: for
+    /// `next`, the time by which the rest of the shard needs one (None if it does not), or for the time by which
+    /// something is due at backends, if that is earlier.
     #[inline]
     pub fn plan(&mut self, next: Option<Timestamp>) {
         self.turn.planned = next.unwrap_or(Timestamp::MAX).min(self.next_look());
     }
 
-    /// Returns whether requests whose deadlines have passed are answered, only counted, or neither.
+    /// Returns whether requests that cannot be answered by their deadline are refused, and those in flight at it
+    /// answered with an error: on, off, or shadow (only counted).
     pub fn deadlines(&self) -> Mode {
         self.overload.deadlines()
     }
@@ -80,8 +82,8 @@ impl Upstream {
         if self.overload.is_any_listed() { next.min(self.turn.began_at.after(HEARTBEAT)) } else { next }
     }
 
-    /// Ends a turn (pass of the shard's loop): answers requests whose time is over, and sends or refuses
-    /// queued and held ones.
+    /// Ends a turn (pass of the shard's loop): answers with an error requests in flight whose time is over, and sends
+    /// or refuses queued ones, and held ones (kept until their slot's node can take them).
     #[inline]
     pub fn handle_turn_end(&mut self, env: &mut Env, replies: &mut impl Replies, now: Now) {
         self.begin_turn(now);
@@ -145,7 +147,9 @@ impl Upstream {
         self.overload.end_turn(&env.settings, index)
     }
 
-    /// True if every connection of a bulkhead (window and queue) has room for more requests.
+    /// True if every connection whose requests pass a bulkhead (window and queue) can take more: neither its unsent
+    /// bytes nor its unanswered requests, nor in front of a cluster the bytes kept of these, are at their limits, and
+    /// it does not wait to be opened anew.
     fn has_room_on_links(&self, index: usize) -> bool {
         let slots = self.cluster.slots.as_ref();
         self.links_of(index)
@@ -167,14 +171,14 @@ impl Upstream {
         }
     }
 
-    /// Returns the backends that have sent nothing for 50 ms although requests are in flight to them, so
-    /// that they are asked whether they are busy with a script.
+    /// Returns the backends that, at the last check, had sent nothing for 50 ms although requests were in flight to
+    /// them, so that they are asked whether they are busy with a script. Empty unless windows are on.
     pub fn silent(&self) -> Vec<BackendId> {
         self.overload.silent()
     }
 
-    /// Records whether a backend is busy with a script, as its reply to a `PING` shows. Nothing more is sent
-    /// to a backend that is busy and silent on its other connections.
+    /// Records whether a backend is busy with a script, as its reply to a `PING` over another connection shows.
+    /// Nothing more is sent to a backend that is busy while it is silent on the connections for requests.
     pub fn handle_sign(&mut self, settings: &ShardSettings, backend: BackendId, is_busy: bool) {
         self.overload.handle_sign(settings, backend, is_busy);
     }

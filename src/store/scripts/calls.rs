@@ -154,7 +154,7 @@ impl<'host, 'call> Host<'host, 'call> {
     }
 
     /// Carries out a command for a script, and returns its reply, which may be an error reply, as RESP bytes.
-    /// `Err` if the command could not run at all.
+    /// `Err` if the command could not run at all, or if the engine ends the script.
     fn carry_out(&self, arguments: &MultiValue) -> Result<Vec<u8>, Error> {
         self.shared.fuel.spend(CALL_UNITS)?;
         // The commands before may have taken long, in few instructions.

@@ -160,8 +160,8 @@ fn plain_text(error: &Error) -> String {
     }
 }
 
-/// Converts an error of a function of Lua's own library that the running function has called, for its own arguments,
-/// into the error that a script would get if it had called the library's function itself.
+/// Converts the error of a function of Lua's own library, to which the running function has passed its own
+/// arguments, into the error that a script would get if it had called the library's function itself.
 pub(super) fn relocated(lua: &Lua, error: &Error) -> Error {
     let text = plain_text(error);
     let text = text.strip_prefix("runtime error: ").unwrap_or(&text);

@@ -50,8 +50,8 @@ const HELP: &[&str] = &[
 
 const NOT_FOUND: Refusal = Refusal::Words("ERR Function not found");
 
-/// The libraries of functions of an engine, and the Lua interpreter that runs them. The interpreter is made
-/// when the first library is loaded.
+/// The libraries of functions of an engine, and the Lua interpreter that runs them, which is made when a
+/// library is loaded or a function is called and there is none.
 #[derive(Default)]
 pub(in crate::store) struct Functions {
     libraries: Libraries,

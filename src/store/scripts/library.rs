@@ -68,8 +68,8 @@ pub(super) fn create(lua: &Lua, shared: &Rc<Shared>, role: Role) -> Result<Table
     Ok(redis)
 }
 
-/// Makes the part of the Lua library `redis` that a library of functions may use while FUNCTION LOAD runs its
-/// code. An error if the interpreter has no memory left.
+/// Makes the part of the Lua library `redis` that a library of functions may use while its code runs to be
+/// loaded (FUNCTION LOAD and so on). An error if the interpreter has no memory left.
 pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     let redis = lua.create_table()?;
     for (name, number) in CONSTANTS.iter().filter(|(name, _)| !name.starts_with("REPL_")) {
@@ -80,8 +80,8 @@ pub(super) fn create_for_loading(lua: &Lua) -> Result<Table, Error> {
     Ok(redis)
 }
 
-/// Returns the text of an error reply without a leading minus and line breaks, and with `ERR ` before it if
-/// it is a single word, and so has no error code.
+/// Returns the text of an error reply without a leading minus and without line breaks at its ends, and with
+/// `ERR ` before it if it is a single word, and so has no error code.
 pub(super) fn coded(text: &[u8]) -> Vec<u8> {
     let text = error_text(text.strip_prefix(b"-").unwrap_or(text));
     let from = text.iter().position(|byte| !matches!(byte, b'\r' | b'\n')).unwrap_or(0);

@@ -27,8 +27,8 @@ use crate::values::limits::{ENGINE_FUNCTIONS_BYTES_MAX, ENGINE_SCRIPT_BYTES_MAX}
 /// The memory in bytes by which the Lua interpreter may grow before its garbage is collected at the end of a
 /// script.
 const GARBAGE_BYTES: usize = 8 * 1024 * 1024;
-/// The memory in bytes, of strings and garbage, with which a script's single instructions take too little time to be
-/// checked one by one.
+/// The memory in bytes by which the interpreter may grow, by strings and garbage, before single instructions
+/// of a script may take so long that its run time is checked at each call of the hook.
 const TEXTS_BYTES: usize = 1024 * 1024;
 
 /// The most results that a library function may return, because the interpreter's stack must hold them; more
@@ -40,10 +40,11 @@ pub(super) struct Shared {
     pub(super) fuel: Fuel,
     pub(super) random: Random,
     pub(super) json: Rc<json::Settings>,
-    /// Maximum number of bytes of a string that a library function may make in a script; a longer one is an
-    /// error.
+    /// Maximum number of bytes of a string that a library function may make in a script; a longer one ends
+    /// the script.
     pub(super) memory_max: usize,
-    /// The functions that a library has registered so far; `None` unless FUNCTION LOAD is running its code.
+    /// The functions that a library has registered so far; `None` unless the code of a library is running, to
+    /// load it.
     pub(super) registering: RefCell<Option<Registering>>,
     /// The bytes of the interpreter's memory in use after the last garbage collection.
     settled: Cell<usize>,
@@ -55,7 +56,7 @@ pub(super) struct Shared {
 /// interpreter of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// Scripts of EVAL. Nothing in the interpreter remains from one script to the next.
+    /// Scripts of EVAL. Nothing that a script sets remains in the interpreter for the next script.
     Scripts,
     /// Functions of libraries. Their local variables remain from one call to the next.
     Functions,

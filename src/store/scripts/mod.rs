@@ -128,9 +128,9 @@ impl Scripts {
         self.machine.as_mut().ok_or(NO_SCRIPT)
     }
 
-    /// Compiles a script (`source`) and adds it to the cache under its digest. Fails with Redis's text for an
-    /// error of the compiler, or if SCRIPT LOAD (`origin`) finds no room; a script of EVAL for which there is
-    /// no room is not kept.
+    /// Compiles a script (`source`) and adds it to the cache under its digest. An error if its `#!` line is
+    /// malformed, if it does not compile (in Redis's words), or if SCRIPT LOAD (`origin`) finds no room; a
+    /// script of EVAL for which there is no room is not kept.
     fn add(&mut self, digest: Digest, source: &[u8], origin: Origin) -> Result<Rc<Script>, Refusal> {
         let (flags, code_at) = shebang::parse(source)?;
         let script = Rc::new(Script { source: source.into(), flags, code_at });

@@ -51,8 +51,8 @@ pub(super) struct Matcher<'a> {
     captures: [(usize, Extent); CAPTURES_MAX],
     level: usize,
     depth: usize,
-    /// The number of characters that the match has compared so far, which is charged as effort (steps of
-    /// work).
+    /// The number of steps that the match has taken so far, about one for each character compared; they are
+    /// charged as effort (steps of work).
     pub(super) steps: u64,
     steps_max: u64,
 }
@@ -345,8 +345,8 @@ impl<'a> Matcher<'a> {
     }
 
     /// Matches the bytes of an earlier capture (`%1` in a pattern; `digit` is the one after the percent sign)
-    /// at offset `s` of the subject. Returns the offset after them; `None` if other bytes are there. An error
-    /// if there is no such capture.
+    /// at offset `s` of the subject. Returns the offset after them; `None` if other bytes are there, or if
+    /// the capture is a position. An error if there is no such capture, or if the match takes too many steps.
     fn repeated(&mut self, s: usize, digit: u8) -> Matched {
         let index = usize::from(digit).wrapping_sub(usize::from(b'1'));
         if index >= self.level || self.captures[index].1 == Extent::Open {

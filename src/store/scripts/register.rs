@@ -104,8 +104,8 @@ struct Arguments {
     description: Option<LuaString>,
 }
 
-/// Makes the Lua library `redis` as the code of a library of functions sees it while FUNCTION LOAD runs it.
-/// An error if the interpreter has no memory left.
+/// Makes the Lua library `redis` as the code of a library of functions sees it while it runs to be loaded
+/// (FUNCTION LOAD and so on). An error if the interpreter has no memory left.
 pub(super) fn create(lua: &Lua, shared: &Rc<Shared>) -> Result<Table, Error> {
     let redis = library::create_for_loading(lua)?;
     machine::add(lua, shared, &redis, "register_function", register)?;

@@ -15,7 +15,8 @@ use crate::store::numbers;
 const FREE_ELEMENTS: Integer = 64;
 /// The number of bytes of source that `loadstring` compiles for one unit of effort (steps of work).
 const SOURCE_BYTES_PER_UNIT: u64 = 4;
-/// The longest string that `table.sort` of Lua's own library compares without a count.
+/// The longest string in bytes that elements may be if Lua's own `table.sort` is to compare them without a
+/// charge of effort (steps of work) for each comparison.
 const SHORT_BYTES: usize = 256;
 /// The most stack slots that the results and arguments of one `unpack` may take together; more are an error.
 const UNPACKED_MAX: Integer = 8_000;

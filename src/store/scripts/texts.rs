@@ -143,7 +143,7 @@ pub(super) fn match_(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Valu
 }
 
 /// Carries out `string.gmatch`: returns a Lua function that returns the captures of the next match at each
-/// call.
+/// call, and nil after the last match.
 pub(super) fn gmatch(lua: &Lua, shared: &Rc<Shared>, arguments: &MultiValue) -> Values {
     let given = Given::new(lua, arguments);
     let (subject, pattern) = (given.text(0)?, given.text(1)?);
@@ -344,8 +344,8 @@ pub(super) fn reverse(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Res
     converted(lua, shared, arguments, <[u8]>::reverse)
 }
 
-/// Returns the only argument, a string, after `convert` has changed a copy of it. Charges its length as effort (steps
-/// of work). An error if there is no such argument, or too little effort left.
+/// Returns the first argument, a string, after `convert` has changed a copy of it. Charges its length as
+/// effort (steps of work). An error if there is no such argument, or too little effort left.
 fn converted(
     lua: &Lua,
     shared: &Shared,

@@ -15,8 +15,8 @@ const KILLED: &str = "-ERR Script killed by user with SCRIPT KILL...|";
 /// A script that runs until its effort (steps of work) is used up, which takes half a second.
 const ENDLESS: &str = "while true do end";
 
-/// Sockets of test clients: each call of `attend` sends the next line, and applies the ends of connections
-/// that are due.
+/// Sockets of test clients: each call of `attend` ends the connections in `ends`, passes in the next of
+/// `lines`, and takes what is to be sent.
 #[derive(Default)]
 struct World {
     lines: Vec<(ClientId, String)>,

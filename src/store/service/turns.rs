@@ -83,8 +83,9 @@ impl Allowance {
 
 impl Service {
     /// Handles bytes (`chunk`) that were received from a client at `now`. Carries out its requests at once if
-    /// the connection may still spend effort (steps of work) in this turn, else keeps them for its next turn.
-    /// A request that may run a script always waits for the next turn.
+    /// none waits already and the connection may still spend effort (steps of work) in this turn, else keeps
+    /// them until the connection's turn comes. A request that may run a script always waits for the next
+    /// turn.
     pub(super) fn take_requests(&mut self, id: ClientId, chunk: &[u8], now: Now) {
         let Some(connection) = self.connections.get(id) else { return };
         if connection.ending {

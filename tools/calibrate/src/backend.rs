@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Maximum number of bytes of an unexpected reply that an error text quotes.
 const QUOTED_BYTES_MAX: usize = 160;
-/// Maximum number of bytes of the reply to one command; a longer reply is an error.
+/// Maximum number of bytes of an unfinished reply to one command of [`Backend::ask`]; more are an error.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// A blocking connection to the Redis server whose costs are measured.
@@ -65,8 +65,8 @@ impl Backend {
         self.ask(&["AUTH", &password]).map(drop)
     }
 
-    /// Sends one command (`words`) and returns the bytes of its reply; an error reply is an `Err`, as is a
-    /// lost connection.
+    /// Sends one command (`words`) and returns the bytes of its reply. The error is a text for the user: for an error
+    /// reply, a reply that is malformed or too long, and a lost or silent connection.
     pub fn ask(&mut self, words: &[&str]) -> Result<Vec<u8>, String> {
         self.send(&encoded(words))?;
         let mut scanner = ReplyScanner::default();
@@ -85,8 +85,8 @@ impl Backend {
         }
     }
 
-    /// Sends one command (`words`) and returns the text of its reply; an error reply is an `Err`, as is one
-    /// that is no text.
+    /// Sends one command (`words`) and returns the text of its reply. The error is a text for the user, as for
+    /// [`ask`](Self::ask), and also for a reply that is no text.
     pub fn ask_text(&mut self, words: &[&str]) -> Result<String, String> {
         let answer = self.ask(words)?;
         let text = reply::text(&answer)
@@ -94,15 +94,15 @@ impl Backend {
         Ok(String::from_utf8_lossy(text).into_owned())
     }
 
-    /// Sends one encoded request, waits for its reply, and returns the reply's size; an error reply is an
-    /// `Err`.
+    /// Sends one encoded request, waits for its reply, and returns the reply's size. The error is a text for the user:
+    /// for an error reply, a malformed one, and a lost or silent connection.
     pub fn carry_out(&mut self, request: &[u8]) -> Result<ReplySize, String> {
         self.send(request)?;
         self.replies(1)
     }
 
-    /// Waits for the next `count` replies, which must all have the same size, and returns that size. An
-    /// error if they differ, or if one is an error reply.
+    /// Waits for the next `count` replies, which must all have the same size, and returns that size. The error is a
+    /// text for the user: for replies that differ, an error reply, a malformed one, and a lost or silent connection.
     pub fn replies(&mut self, count: usize) -> Result<ReplySize, String> {
         let mut scanner = ReplyScanner::default();
         let (mut replies, mut midway_bytes) = (0, 0);

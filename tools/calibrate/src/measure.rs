@@ -136,8 +136,9 @@ impl<'a> Bench<'a> {
         Ok(measured)
     }
 
-    /// Sends requests of the shape (command in one size) at index `at` for the time `turn`; each reply must
-    /// have the size `size`. Returns the server's cost of one request in microseconds.
+    /// Measures the shape (command in one size) at index `at`: sends its requests for the time `turn`, and returns the
+    /// server's time for one request in microseconds, by CPU time or by `INFO commandstats` as the flags say. The error
+    /// is a text for the user, also if a reply does not have the size `size`, or if another client uses the command.
     fn turn(&mut self, at: usize, size: ReplySize, turn: Duration) -> Result<f64, String> {
         let shape = &self.shapes[at];
         let fitting = BATCH_BYTES_MAX / shape.request.len().max(size.bytes).max(1);

@@ -60,10 +60,11 @@ impl Default for BreakerPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passage {
     Free,
-    /// The request is sent as the only probe (request that tries the target after a pause); its outcome
-    /// closes the breaker or opens it again.
+    /// The request is sent as the only probe (request that tries the target after a pause). Its outcome closes the
+    /// breaker or opens it again; `-THROTTLED` does neither, and the next request becomes the probe.
     Probe,
-    /// The request is refused, as is every other one before the given time.
+    /// The request is refused, as is every other one before the given time, unless an earlier request is answered
+    /// before.
     Refused(Timestamp),
 }
 
@@ -91,8 +92,8 @@ enum State {
 pub(super) struct Breaker {
     policy: BreakerPolicy,
     state: State,
-    /// The number of failed requests since a request was last answered; `since` is the time of the first of
-    /// them.
+    /// The number of failed requests since a request was last answered, without probes; `since` is the time of the
+    /// first of them.
     failures: u32,
     since: Timestamp,
     /// The number of times that the breaker has opened since a request was last answered; each doubles the
@@ -114,8 +115,8 @@ impl Breaker {
         }
     }
 
-    /// Decides whether a request may be sent. The first request after a pause becomes the probe (single
-    /// request that tries the target), and further ones are refused until its outcome is known.
+    /// Decides whether a request may be sent. The first request after a pause becomes the probe (single request that
+    /// tries the target), and further ones are refused until its outcome is known or `probe_timeout` is over.
     #[must_use]
     pub fn pass(&mut self, now: Timestamp) -> Passage {
         if self.state == State::Closed {

@@ -14,7 +14,8 @@ const STRETCHES: usize = 10;
 pub struct BudgetPolicy {
     /// Maximum number of retries per hundred new requests, both counted over the last `window` of time.
     pub percent: u32,
-    /// Number of retries per window that are allowed on top of `percent`, for clients that send few requests.
+    /// Number of retries per window that are allowed on top of `percent`, so that a client with few requests can retry
+    /// at all.
     pub least: u32,
     /// The length of the time over which requests and retries are counted; older ones are forgotten.
     pub window: Duration,

@@ -136,8 +136,8 @@ pub enum Decision {
 /// The reason for which the client library refuses to have a request sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The circuit breaker is open because the target serves no requests; none is sent before the given
-    /// time.
+    /// The circuit breaker is open because the target serves no requests; none is sent before the given time, unless
+    /// one in flight is answered before.
     BreakerOpen(Timestamp),
     /// The target has lately accepted less than half of the requests. Refusals are at random, so the next
     /// request may be sent.

@@ -11,9 +11,10 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 pub enum Refusal {
     /// A quota is used up (`-THROTTLED`).
     Throttled,
-    /// There is not enough capacity for all requests at present (`-OVERLOADED`).
+    /// There is not enough capacity for all requests at present, or the store has stalled (`-OVERLOADED`).
     Overloaded,
-    /// The store cannot be reached, or the connection to it was lost before it replied (`-UNAVAILABLE`).
+    /// No store can answer the request at present (`-UNAVAILABLE`): its store cannot be reached or was ejected (taken
+    /// out of use), the connection was lost before the reply, or no node of the cluster takes the request.
     Unavailable,
     /// The request could not be answered within its deadline (`-DEADLINE`).
     Deadline,

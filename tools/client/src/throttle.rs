@@ -51,8 +51,8 @@ impl Throttle {
         self.accepted.clear();
     }
 
-    /// Decides whether a request may be sent: false at random, more often the fewer of the remembered
-    /// requests were accepted. A request refused here is counted as one that was not accepted.
+    /// Decides whether a request may be sent: false at random, more often the fewer of the remembered requests were
+    /// accepted, and never if half of them were. A request refused here is counted as one that was not accepted.
     #[must_use]
     pub fn may_pass(&mut self, now: Timestamp, random: &mut Random) -> bool {
         let requests = self.requests.sum(now);

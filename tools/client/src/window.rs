@@ -32,7 +32,7 @@ impl<const STRETCHES: usize> Window<STRETCHES> {
         }
     }
 
-    /// Returns the number of events in the window of time that ends at `now`.
+    /// Returns the number of events in the window of time that ends at `now`, to within one stretch.
     pub fn sum(&mut self, now: Timestamp) -> u64 {
         self.move_on(now);
         self.sum

@@ -11,7 +11,7 @@ use crate::scan::{self, Malformed};
 /// The largest message (request or reply), in bytes: also the most that is kept of a message whose end has
 /// not been received.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
-/// Maximum number of bytes that wait to be sent on one connection.
+/// Maximum number of bytes that wait to be sent on one connection, besides those of its send in flight.
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
 
 /// The reason why the forwarder closes a connection.
@@ -75,8 +75,8 @@ struct Run {
     requests: usize,
 }
 
-/// The state of one store's connection and of its clients' connections, which are named by tokens (the
-/// numbers that the `io_uring` gives to connections).
+/// The state of one store's connection and of its clients' connections, which are named by tokens (indices in the
+/// ring's list of connections).
 #[derive(Debug)]
 pub struct Forwarder {
     store: Token,
@@ -109,8 +109,7 @@ impl Forwarder {
         }
     }
 
-    /// Returns the number of clients, including those that have disconnected and to which the store still
-    /// owes replies.
+    /// Returns the number of clients, including disconnected ones that [`Self::poll_departed`] has not returned yet.
     pub fn clients_open(&self) -> usize {
         self.clients_open
     }
@@ -124,9 +123,9 @@ impl Forwarder {
         self.clients_open += 1;
     }
 
-    /// Handles bytes from a client: appends the whole requests among them to the bytes for the store, and
-    /// keeps the start of an incomplete one. Bytes that are no RESP2 request, or too many, make
-    /// [`Self::poll_refused`] return the client.
+    /// Handles bytes from a client: appends the whole requests among them to the bytes for the store, and keeps the
+    /// start of an incomplete one. If they are no RESP2 requests, or if a request or the bytes that wait for the store
+    /// become too large, [`Self::poll_refused`] returns the client.
     pub fn handle_client_bytes(&mut self, token: Token, bytes: &[u8]) {
         let Self { clients, to_store, unanswered, ready, refused, .. } = self;
         let client = client_of(clients, token);
@@ -152,8 +151,9 @@ impl Forwarder {
         }
     }
 
-    /// Handles bytes from the store: appends each whole reply to the bytes for the client that sent the
-    /// oldest unanswered request. After an error the store's connection cannot be used any more.
+    /// Handles bytes from the store: appends each whole reply to the bytes for the client that sent the oldest
+    /// unanswered request. After an error (no RESP2, a reply that is too large, or one to no request) the store's
+    /// connection cannot be used any more.
     pub fn handle_store_bytes(&mut self, bytes: &[u8]) -> Result<(), Refusal> {
         let Self { reply_rest, clients, unanswered, ready, refused, departed, .. } = self;
         with_rest(reply_rest, bytes, |bytes| {

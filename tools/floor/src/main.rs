@@ -79,8 +79,8 @@ fn listen(address: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Forwards requests and replies until the store's connection (`store`) is lost or the `io_uring` fails; the
-/// error, a text for the user, says which.
+/// Forwards requests and replies until an error, which it returns as a text for the user: the store's connection is
+/// lost or sends something unexpected, the `io_uring` fails, or no client can be accepted.
 fn forward(ring: &mut Ring, store: Socket) -> Result<(), String> {
     let store = ring.adopt(store);
     let mut forwarder = Forwarder::new(store);

@@ -18,7 +18,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue};
 use slab::Slab;
 use socket2::Socket;
 
-/// The number of receive buffers, of 20 KiB each; one core of weir has as many.
+/// The number of receive buffers, of 20 KiB each; as many as one core of weir has, so that the two can be compared.
 const BUFFERS: u16 = 256;
 const BUFFER_BYTES: usize = 20 * 1024;
 /// The number of operations that fit in the `io_uring`'s queue to the kernel; more are submitted in several
@@ -30,8 +30,8 @@ const COMPLETIONS: u32 = 8192;
 const SEND_BYTES_MAX: usize = 1 << 20;
 const BUFFER_GROUP: u16 = 0;
 
-/// The number by which the `io_uring` names a connection: a slot in its list of connections, used again
-/// after the connection is closed.
+/// The number that names a connection of a [`Ring`]: its index in the ring's list of connections, used again after the
+/// connection is closed.
 pub type Token = u32;
 
 /// A completed operation of the forwarder's `io_uring`.
@@ -166,8 +166,8 @@ impl Ring {
         self.buffers.give_back(&buffer);
     }
 
-    /// Submits queued operations to the kernel, and sleeps until at least one operation has completed; does
-    /// not sleep if more operations are queued than fit.
+    /// Submits queued operations to the kernel, and sleeps until at least one operation has completed or a signal
+    /// comes; does not sleep if more operations are queued than fit.
     pub fn submit_and_wait(&mut self) -> io::Result<()> {
         while let Some(entry) = self.unsubmitted.pop_front() {
             if !queue(&mut self.kernel, &entry) {

@@ -113,16 +113,16 @@ pub struct Occasion {
     pub number: u32,
 }
 
-/// The record of one thread of clients: operations, each with the index of its key, and counts of commands
-/// by name.
+/// The record of one client thread: operations, each with the index of its key, and counts of commands by name.
 #[derive(Debug, Default)]
 pub struct Log {
     pub operations: Vec<(u16, Operation)>,
     pub tally: BTreeMap<&'static str, Tally>,
-    /// Descriptions of received bytes that cannot be the replies to the commands: bytes that are not RESP, a
-    /// reply too many, an array of another length, an error that no store in use gives.
+    /// Descriptions of received bytes that cannot be the replies to the commands, such as bytes that are not RESP, a
+    /// reply too many, an array of another length, or an error that no store in use gives.
     pub broken: Vec<String>,
-    /// True while the connection is in a transaction: its last MULTI was not refused.
+    /// True if the last MULTI on the connection was accepted, so that the commands after it are queued. Its EXEC
+    /// changes nothing here.
     is_in_block: bool,
 }
 
@@ -197,7 +197,8 @@ impl Log {
         self.count(asked, |tally| tally.unknown += 1);
     }
 
-    /// Records an error as broken if no store in use, and no refusal of weir's, has such a text.
+    /// Records an error reply, which is no refusal of weir's, as broken, unless its text begins as one of [`ERRORS`] or
+    /// says that there was no MULTI where that was refused.
     fn check_error(&mut self, asked: &Asked, reply: &[u8]) {
         let error = error_text(reply);
         let is_possible = ERRORS.iter().any(|start| error.starts_with(start.as_bytes()))
@@ -278,8 +279,8 @@ impl Log {
         self.count(asked, |tally| if happened { tally.done += 1 } else { tally.in_vain += 1 });
     }
 
-    /// Returns the elements of a reply that must be an array of `count` elements; another reply is recorded
-    /// as broken.
+    /// Returns the elements of a reply that must be an array of `count` elements. Any other reply is recorded as
+    /// broken; none are returned if it is no array.
     fn elements<'a>(&mut self, asked: &Asked, reply: &'a [u8], count: usize) -> Vec<&'a [u8]> {
         let elements: Option<Vec<&[u8]>> = reply::elements(reply).map(Iterator::collect);
         if elements.as_ref().is_none_or(|elements| elements.len() != count) {

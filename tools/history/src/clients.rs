@@ -21,7 +21,7 @@ use super::workload::{Batch, Workload};
 /// The size in bytes at which a batch of commands (sent together) ends, however many were wanted: it must
 /// fit into a socket's buffers, because nothing is read while it is sent.
 const BATCH_BYTES: usize = 48 * 1024;
-/// The longest pause of a connection, in milliseconds, after weir has refused a request on it.
+/// The longest pause of a connection, in milliseconds, after weir has refused a request on it, or could not be reached.
 const REFUSED_PAUSE_MS: u64 = 10;
 const AROUND_PAUSE_MS: u64 = 4;
 /// The time after which a server that cannot be reached ends the run with an error.
@@ -32,7 +32,7 @@ pub struct Shared {
     pub workload: Workload,
     pub flags: HistoryFlags,
     pub clock: Clock,
-    /// The number of operations of the run that no thread of clients has taken to send yet.
+    /// The number of operations of the run that no client thread has taken to send yet.
     pub left: AtomicU64,
     /// True once all threads are to stop, since the run cannot continue or a signal has ended it.
     pub stop: Arc<AtomicBool>,
@@ -69,8 +69,8 @@ impl Shared {
     }
 }
 
-/// Runs one thread of clients until no operations are left, on one connection after the other. Sends on
-/// `told` the record of its operations, or the reason why the run cannot continue.
+/// Runs one client thread until no operations are left or the run is stopped, on one connection after the other. Sends
+/// on `told` the record of its operations, or the reason why the run cannot continue.
 pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<Result<Log, String>>) {
     let mut client = Client::new(shared, role, address);
     let mut unreachable_since: Option<Timestamp> = None;
@@ -93,7 +93,7 @@ pub fn run(shared: &Arc<Shared>, role: Role, address: SocketAddr, told: &Sender<
 
 /// The way in which a connection was lost before its thread had finished.
 enum Broken {
-    /// The connection failed before anything was sent on it.
+    /// The connection failed before a command of the run was sent on it.
     Unused(io::Error),
     Used,
 }
@@ -221,8 +221,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Fills the next batch with random commands for the operations that it takes from the run: a random
-    /// number of them, at most a pipeline, and no more once the batch has 48 KiB.
+    /// Fills the next batch with random commands for the operations that it takes from the run: a random number of them
+    /// up to `--pipeline` (one if weir is bypassed), and no more once the batch has 48 KiB.
     fn fill(&mut self) {
         self.batch.bytes.clear();
         let wanted = match self.role {

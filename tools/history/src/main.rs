@@ -39,7 +39,7 @@ use workload::Workload;
 /// The exit code if a read found a value that it cannot have found, or if weir sent bytes that cannot be a
 /// reply to the command.
 const EXIT_VIOLATIONS: u8 = 1;
-/// The exit code if the run could not be carried out.
+/// The exit code if the run could not be carried out, or if no read through weir was answered.
 const EXIT_NO_RUN: u8 = 2;
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
 /// The tolerance for the time at which a value expires: stores count in milliseconds, and read the clock
@@ -102,7 +102,7 @@ fn shows(operation: &Operation, flags: &HistoryFlags) -> bool {
     operation.reads().is_some() && operation.fate == Fate::Done && operation.way == way
 }
 
-/// The records of all threads of clients.
+/// The records of all client threads.
 struct Written {
     /// The operations on each key, indexed as the keys are.
     operations: Vec<Vec<Operation>>,
@@ -112,8 +112,8 @@ struct Written {
     broken: Vec<String>,
 }
 
-/// Collects the records of this many threads of clients. The error is that of a thread which cannot continue, or
-/// says that a thread has ended without a record.
+/// Collects the records of this many client threads. The error is that of a thread which cannot continue, or says that
+/// a thread has ended without a record.
 fn gather(shared: &Shared, logs: &Receiver<Result<Log, String>>, threads: usize) -> Result<Written, String> {
     let mut left = threads;
     let operations = vec![Vec::new(); shared.workload.keys.len()];

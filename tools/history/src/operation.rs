@@ -14,7 +14,7 @@ pub struct Operation {
     /// The number of the connection that sent the operation. A connection that was lost and opened again has
     /// another number.
     pub session: u32,
-    /// The number of the operation's command among those of its connection, which take effect in this order.
+    /// The number of the operation's command among those of its connection, in the order in which they were sent.
     pub number: u32,
     pub command: &'static str,
     pub act: Act,

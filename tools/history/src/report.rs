@@ -53,7 +53,7 @@ pub fn violations(verdicts: &[(String, Verdict)], broken: &[String]) -> String {
     lines.concat() + &format!("violations: {count}\n")
 }
 
-/// Returns the number of all violations.
+/// Returns the number of violations on all keys and of the descriptions in `broken` together.
 pub fn count(verdicts: &[(String, Verdict)], broken: &[String]) -> u64 {
     verdicts.iter().map(|(_, verdict)| verdict.violations).sum::<u64>() + broken.len() as u64
 }

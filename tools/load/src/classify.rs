@@ -9,11 +9,13 @@ pub enum Ending {
     Served,
     /// The request was refused because a quota was used up (`-THROTTLED`).
     Throttled,
-    /// The request was refused because there was not enough capacity for all requests (`-OVERLOADED`).
+    /// The request was refused because there was not enough capacity for all requests, or the store had stalled
+    /// (`-OVERLOADED`).
     Overloaded,
     /// The request could not be answered within its deadline (`-DEADLINE`).
     Deadline,
-    /// The request was refused because its store cannot be reached (`-UNAVAILABLE`).
+    /// The request was refused because no store could answer it, or the connection to the store was lost
+    /// (`-UNAVAILABLE`).
     Unavailable,
     /// The reply was an error other than a refusal.
     Error,

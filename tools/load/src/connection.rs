@@ -10,7 +10,7 @@ use weir::protocol::{BufferPool, Output, ReplyScanner, Segment};
 use weir::values::Timestamp;
 use weir_client::Sent;
 
-/// Maximum number of bytes that are kept of a reply that comes in pieces: enough to classify it.
+/// Maximum number of bytes that are kept of an error reply, or of a reply that comes in pieces: enough to classify it.
 const HEAD_BYTES: usize = 512;
 /// Maximum number of bytes of an error reply that a message to the user shows.
 const SHOWN_BYTES: usize = 128;
@@ -54,7 +54,7 @@ pub(super) enum State {
     Ready,
 }
 
-/// The request that a reply belongs to, if it belongs to one.
+/// The thing that a reply answers: a greeting command, a request, or nothing.
 pub(super) enum Answered {
     Greeting,
     /// The reply answers this request, which has not been given up as timed out.
@@ -172,18 +172,19 @@ impl Connection {
         Ok(Some((scanned.end, ending)))
     }
 
-    /// Returns the text of the error reply that was scanned last, at most 512 bytes.
+    /// Returns the text of the reply that was scanned last, if that is an error, cut off where the reply's first 512
+    /// bytes end; meaningless after any other reply.
     pub fn error(&self) -> &[u8] {
         error_text(&self.head)
     }
 
-    /// Returns the text of the last error reply, at most 128 bytes, for messages to the user.
+    /// Returns the text of the error reply that was scanned last, at most 128 bytes, for messages to the user.
     pub fn error_text(&self) -> String {
         let shown = &self.error()[..self.error().len().min(SHOWN_BYTES)];
         String::from_utf8_lossy(shown).trim_end().to_owned()
     }
 
-    /// Returns the first word of the last error reply, which names the kind of error.
+    /// Returns the first word of the error reply that was scanned last, which names the kind of error.
     pub fn error_kind(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(first_word(&self.head))
     }

@@ -20,13 +20,14 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 /// caller can read the target's metrics as they were before the load.
 const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
-/// Open files of each thread besides its connections: its `io_uring`, and the two ends of its doorbell.
+/// Open files that are counted for each thread besides its connections: its `io_uring`, and the two ends of the socket
+/// pair by which it is woken. The eventfd of the `io_uring`, a fourth one, comes out of `FILES_SPARE`.
 const FILES_PER_THREAD: u64 = 3;
 
 /// An event of a run in progress, which [`run_load`] passes to its caller.
 #[derive(Debug)]
 pub enum LoadEvent {
-    /// All threads are ready; the load starts 200 ms later.
+    /// All threads are ready; the load starts 200 ms after the caller has handled this event.
     Started {
         /// The number of connections ready for requests.
         connections: usize,
@@ -40,11 +41,11 @@ pub enum LoadEvent {
 pub struct LoadSummary {
     /// The number of connections that were ready for requests at the start of the load.
     pub connections: usize,
-    /// True if the load started; false if a group had no ready connection.
+    /// True if the load started; false if a group had no ready connection, or the run was ended before.
     pub started: bool,
     /// The time at which the load started, in milliseconds since 1970; 0 if it did not start.
     pub start_unix_ms: u64,
-    /// The time from the start of the load to the end of the last thread.
+    /// The time from the start of the load to the end of the last thread; 0 if it did not start.
     pub took: Duration,
     /// User and system CPU time that the process used from start to end of the load.
     pub cpu: Duration,

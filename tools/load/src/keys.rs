@@ -4,7 +4,7 @@ use super::zipf::Zipf;
 use weir::protocol::encode;
 use weir::values::Random;
 
-/// A source of key numbers or values that differ from request to request, written in braces in a command.
+/// A source of key numbers or values, written in braces in a command; most differ from request to request.
 #[derive(Clone, Debug)]
 pub enum Source {
     /// The source `{uniform:N}`: a random number below N, all equally likely.
@@ -81,8 +81,8 @@ impl Source {
         }
     }
 
-    /// Appends to `out` the number or text that the source gives for the request with this sequence number.
-    /// `random` is used up by random sources.
+    /// Appends to `out` the number or text that the source gives for the request with this sequence number. Random
+    /// sources draw from `random`.
     pub fn write(&self, out: &mut Vec<u8>, sequence: u64, random: &mut Random) {
         let number = match self {
             Self::Uniform(keys) => random.below(*keys),

@@ -145,7 +145,7 @@ pub struct PhasePlan {
 pub struct Identity {
     /// The tenant's name for AUTH; `None` to send only a password, or no AUTH.
     pub tenant: Option<String>,
-    /// The password for AUTH; `None` for no AUTH.
+    /// The password for AUTH; `None` to send only the tenant's name, or no AUTH.
     pub password: Option<String>,
     /// True if the connection switches to RESP3 with HELLO.
     pub resp3: bool,

@@ -257,7 +257,7 @@ impl Run {
         None
     }
 
-    /// Returns the counts of the next second of the load that is over; `None` if there is none.
+    /// Takes the counts of the next second of the load, if that second is over; `None` otherwise.
     pub fn poll_interval(&mut self) -> Option<Interval> {
         self.intervals.pop_front()
     }

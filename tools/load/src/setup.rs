@@ -57,9 +57,9 @@ impl Setup {
         })
     }
 
-    /// Writes as many set-up requests (which fill the store before the load) as the connections take, and
-    /// calls `written` with the index of each connection that has got some; the next command begins when all
-    /// requests of the current one are answered.
+    /// Writes as many requests of the present set-up command (which fills the store before the load) as the connections
+    /// take, and calls `written` with the index of each connection that has got some. The plan's next set-up command
+    /// begins when all requests of the present one are answered.
     pub fn pump(
         &mut self,
         plans: &[SetupPlan],

@@ -218,7 +218,7 @@ pub struct Joiner {
     groups: usize,
     /// The summed counts of the seconds that not all threads have reported yet, by the number of the second.
     open: BTreeMap<u32, Interval>,
-    /// The number of seconds that each thread has reported so far.
+    /// The number of seconds that each thread has reported so far; the maximum for a thread that has ended.
     told: Vec<u32>,
 }
 

@@ -40,10 +40,10 @@ pub(super) struct Ability {
 }
 
 impl Ability {
-    /// Returns the number of requests that the stores could have carried out in the counted time, and the
-    /// number of those that running cores could have sent to them. Both use the service times that requests
-    /// really took, which differ by chance a few percent from the mean; the mean is used for a store that was
-    /// asked nothing, which could have worked all the same.
+    /// Returns the number of requests that the stores could have carried out in the counted time, and the number of
+    /// those that running cores could have sent to them, both less the requests lost with a breaking connection. Both
+    /// use the service times that requests really took, which differ by chance a few percent from the mean; the mean is
+    /// used for a store that was asked nothing, which could have worked all the same.
     pub fn requests(&self) -> (f64, f64) {
         (0..self.homes.len()).fold((0.0, 0.0), |sum, store| {
             let Work { requests, took, in_vain } = self.works[store];

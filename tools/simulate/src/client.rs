@@ -420,7 +420,8 @@ impl Client {
         }
     }
 
-    /// Records that all requests that the client has sent so far must be answered before it is closed.
+    /// Records that all requests that the client has sent so far must be answered before it is closed. Requires nothing
+    /// for a client that shares queues or counters, or that is ending its connection otherwise than by a half-close.
     pub fn must_be_served(&mut self) {
         if self.duty.is_some() {
             // Some calls wait for elements that no client pushes any more.

@@ -171,8 +171,9 @@ impl Cluster {
         }
     }
 
-    /// Carries out the next step of the failing primary and of the takeover by its replica. Returns that
-    /// step, and the time until the next one; `None` if no primary fails at present.
+    /// Carries out the next step of the failure of a primary in progress, and of the takeover by its replica. Returns
+    /// the failure with that step (`next`), and the time until the step after it; `None` if no primary fails at
+    /// present.
     pub fn fall_goes_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let (fall, after) = self.roles.as_mut()?.go_on(now, random)?;
         if fall.next == Step::TakenOver {

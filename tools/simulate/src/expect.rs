@@ -20,7 +20,8 @@ pub(super) enum Expected {
     /// The reply must be exactly these bytes, from weir without a store; but weir charges the request to a
     /// quota, so it may be refused with -THROTTLED.
     Told(Vec<u8>),
-    /// The reply must be an error worded by weir that begins with this text.
+    /// The reply must be an error worded by weir that begins with this text; or -THROTTLED, as weir charges the
+    /// request.
     OwnError(&'static str),
     /// The reply to an `EXEC` without requests, or of a transaction with an error, must begin with this
     /// text. weir needs no store for it, but may refuse it while earlier requests of the connection may
@@ -34,18 +35,19 @@ pub(super) enum Expected {
     /// The reply must be an integer, the length of the value after this append (`write` is its number in
     /// the history) of this many bytes.
     Appended { write: usize, bytes: usize },
-    /// The reply must be 1 if these writes (numbers in the history) of these keys were made, 0 if they were
-    /// not because a key existed; always 1 if `certain`, as the keys were just deleted.
+    /// The reply must be 1 if these writes (numbers in the history) of these keys were made, 0 if they were not because
+    /// a key existed. If `certain`, the client had just deleted the keys, which only it writes: then 0 is possible only
+    /// if a write or delete of them has failed or may have been lost.
     IfNone { writes: Vec<usize>, keys: Vec<String>, certain: bool },
     /// The reply must be the number of keys that these deletes (by their numbers in the history) have
     /// removed.
     Deleted(Vec<usize>),
-    /// The reply must be the value of this key, which the same request deletes; `write` is the deletion's
-    /// number in the history.
+    /// The reply must be the value of this key, or null; the same request deletes the key, and `write` is the
+    /// deletion's number in the history.
     Taken { key: String, write: usize },
-    /// The reply must be the value of the counter with this name.
+    /// The reply must be the value of the counter with this name after this increase.
     Counted(String),
-    /// The reply must be the value of the key with this name.
+    /// The reply must be the value of the key with this name, or null if it has none.
     Value(String),
     /// The reply must be an array of the values of these keys.
     Values(Vec<String>),
@@ -53,7 +55,7 @@ pub(super) enum Expected {
     Log(String),
     /// The reply must be a value that was written to any key with this hash tag, or null.
     OneOf(String),
-    /// The reply must be an integer that is at most this number.
+    /// The reply must be an integer from 0 to this number.
     Number(i64),
     /// The reply must be `OK`, or an error that says that the key does not exist.
     Renamed,
@@ -81,7 +83,7 @@ pub(super) struct Asked {
     pub reach: Reach,
 }
 
-/// The keys and slots that a request names.
+/// The number of keys that a request names, and their slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reach {
     /// The hash slots of the request's keys, each once; empty for a request without a key.
@@ -104,7 +106,7 @@ impl Reach {
         Self { slots, keys, is_script: words.first() == Some(&&b"EVAL"[..]) }
     }
 
-    /// Returns the keys and slots of several requests together.
+    /// Returns the number of keys of several requests, and their slots, each once.
     pub fn of_all<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut sum = Self::default();
         for each in all {
@@ -497,7 +499,8 @@ const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 /// The end of weir's error text for a write to several stores of which one part failed, while others may
 /// have been carried out.
 const REST_MAY_HAVE_HAPPENED: &str = " (the rest may have happened)";
-/// The beginning of weir's refusal of a request while an earlier one of its client may still be carried out.
+/// The beginning of weir's refusal of a request whose store has stalled, or of one that comes while an earlier one of
+/// its client may still be carried out.
 pub(super) const STALLED: &[u8] = b"-OVERLOADED reason=stalled ";
 /// The beginning of weir's refusal of a request whose deadline is too near or over.
 pub(super) const LATE: &[u8] = b"-DEADLINE ";

@@ -2,8 +2,9 @@
 //! heard, and the next step.
 //!
 //! ```text
-//!   goes away ── missed ──> all say that the cluster is down ──> its replica takes over ── news ──> it is back, as the replica
-//!      (hand-over: the replica has everything and takes over at once)            (who only stood still believes for a while that it is a primary)
+//!   goes away ── missed ──> all say that the cluster is down ──> its replica takes over ── news ──> back as replica
+//!      (hand-over: the replica has everything, and takes over at once)        (a stopped primary believes for a while
+//!                                                                              that it still is one)
 //! ```
 
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub(super) enum Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Life {
     Well,
-    /// The node is away: it was killed, vanished, stopped, or handed over.
+    /// The node is away: it was killed, vanished or stopped.
     Away(Way),
 }
 
@@ -65,8 +66,8 @@ pub(super) struct Roles {
     /// True if a primary is to go away as soon as none of its slots is being moved; no further move of a
     /// slot begins until then.
     pub is_awaited: bool,
-    /// The time, by node, from which the node replies `-CLUSTERDOWN`; `None` unless a primary is away and
-    /// has not been replaced.
+    /// The time, by node, from which the node replies `-CLUSTERDOWN`; `None` unless the nodes have noticed that a
+    /// primary is away, and no replica has taken over yet.
     down_from: Option<Vec<Timestamp>>,
     /// The time, by node, at which the node learns of the last takeover. `taken` is true for each slot that
     /// changed its owner then.
@@ -137,8 +138,8 @@ impl Roles {
         self.fall = Some(Fall { old, successor, way, next: Step::Goes });
     }
 
-    /// Carries out the current step of the failing primary and its replacement. Returns that step, and the
-    /// time until the next one; `None` if no primary fails at present.
+    /// Carries out the next step of the failure in progress. Returns the failure with that step (`next`), and the time
+    /// until the step after it; `None` if no primary fails at present.
     pub fn go_on(&mut self, now: Timestamp, random: &mut Random) -> Option<(Fall, Duration)> {
         let fall = self.fall?;
         let Falls { missed_for, down_for, news, away_for, deluded_for, .. } = self.falls;

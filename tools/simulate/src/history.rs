@@ -26,7 +26,7 @@ pub(super) enum Fate {
     /// The write was answered, so it took effect; the field is the number of the simulation's event (step)
     /// at that time.
     Done(u64),
-    /// The connection broke: the write may have taken effect, or may yet, or never will.
+    /// No reply says whether the write took effect (the connection broke, say): it may have, may yet, or never will.
     Unknown,
     /// The write was refused before it could take effect.
     Never,
@@ -92,7 +92,7 @@ pub(super) struct History {
 /// this happened.
 #[derive(Debug)]
 struct Takeover {
-    /// For each slot of the cluster, true if the failed node owned it.
+    /// For each slot of the cluster, true if the failed node owned it or may be sent requests for it.
     slots: Vec<bool>,
     /// The step (number of the event) since which another node owns the slots of the node that went away;
     /// `known` is the step since which every core of weir knows that. `None` before that.
@@ -193,7 +193,7 @@ impl History {
         self.step
     }
 
-    /// Records that a node which owns these slots (true, by slot) goes away.
+    /// Records that a node which may be sent requests for these slots (true, by slot) goes away.
     pub fn begin_fall(&mut self, slots: Vec<bool>) {
         self.takeovers.push(Takeover { slots, since: None, known: None, is_doubtful: false, over: None });
     }

@@ -76,9 +76,9 @@ pub struct Summary {
     /// The number of reads of hot keys that a core of weir answered from a copy of another core's cached
     /// reply; they are a part of `from_memory`.
     pub from_copies: u64,
-    /// The number of requests that a node of a cluster redirected because another node owned their slots.
+    /// The number of times that a node of a cluster redirected a request to another node.
     pub redirections: u64,
-    /// The number of slots of a cluster that have moved.
+    /// The number of moves of single slots from one node of a cluster to another; takeovers do not count.
     pub slots_moved: u64,
     /// The number of times that a replica took over from its primary, which had failed or handed over.
     pub takeovers: u64,
@@ -88,8 +88,8 @@ pub struct Summary {
     pub trackers_lost: u64,
     /// The number of elements of shared queues (lists) that clients received.
     pub elements_delivered: u64,
-    /// The number of elements of shared queues that stores had popped for clients that had disconnected, or
-    /// whose replies were lost.
+    /// The number of elements of shared queues that no client received and no list has at the end: stores had popped
+    /// them for clients that had disconnected, or the replies were lost.
     pub elements_missing: u64,
     /// The number of blocking commands that continued at another shard (core of weir) after their client had
     /// moved there.
@@ -134,7 +134,7 @@ pub struct Failure {
     pub seed: u64,
     /// The number of the simulated event at which the broken promise was noticed.
     pub step: u64,
-    /// The arguments of `weir-simulate` that repeat the run.
+    /// The arguments of `weir-simulate` that repeat the run, without the seed.
     pub arguments: String,
     /// A description of the broken promise, and of what happened instead.
     pub what: String,
@@ -181,9 +181,9 @@ pub fn run_tracked(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failu
     finish(&mut World::tracked(seed, steps, voice), seed, &format!("--tracked --steps {steps}"))
 }
 
-/// Runs the world of a seed in which an operator pauses clients (`CLIENT PAUSE`), and ends most pauses early. Clients act
-/// for `steps` events; `voice` says how much is printed. Returns the figures of the run, or the promise of weir's that
-/// was broken.
+/// Runs the world of a seed in which an operator pauses clients (`CLIENT PAUSE`), and ends most pauses early. Clients
+/// act for `steps` events; `voice` says how much is printed. Returns the figures of the run, or the promise of weir's
+/// that was broken.
 pub fn run_paused(seed: u64, steps: u64, voice: Voice) -> Result<Summary, Failure> {
     finish(&mut World::paused(seed, steps, voice), seed, &format!("--pauses --steps {steps}"))
 }

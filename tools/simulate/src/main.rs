@@ -204,7 +204,7 @@ fn seeds(text: &str) -> Result<(u64, u64), String> {
     if first < end { Ok((first, end)) } else { Err(wanted()) }
 }
 
-/// Parses a percentage. The error is a text for the user: no goodput is below a bar that is no number.
+/// Parses a percentage. The error is a text for the user, also for NaN, which no goodput is below.
 fn percent(text: &str) -> Result<f64, String> {
     let wanted = || format!("'{text}': a number is expected");
     text.parse().ok().filter(|percent: &f64| percent.is_finite()).ok_or_else(wanted)

@@ -95,8 +95,8 @@ impl Socket {
     }
 }
 
-/// Divides bytes into pieces at random places: either small ones, of up to `piece_bytes` bytes and a
-/// fiftieth of what is left, or only large ones; none has more than 16 KiB.
+/// Divides bytes into pieces at random places: either small ones, with up to `piece_bytes` bytes more than a fiftieth
+/// of what is left, or large ones of `piece_bytes`, at least 512 bytes; none has more than 16 KiB.
 pub(super) fn pieces(mut bytes: &[u8], piece_bytes: u64, random: &mut Random) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let small = random.per_mille(300);

@@ -75,7 +75,7 @@ impl FromStr for Trouble {
     }
 }
 
-/// Numbers of the requests of one tier (importance) by how they ended.
+/// Numbers of the requests of one tier (importance) that were sent in the counted time, by how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Number of requests that were served before their deadline.

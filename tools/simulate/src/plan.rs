@@ -190,7 +190,7 @@ pub(super) struct Around {
     pub is_silent: bool,
 }
 
-/// A number of connections that a core of weir lends to clients which no simulated world needs.
+/// The largest number of connections that a core of weir lends to clients; no simulated world needs so many.
 pub(super) const MANY_LINKS: usize = 64;
 /// A limit on requests in flight to a store that no simulated world reaches.
 const WIDE: u16 = 4_096;
@@ -364,9 +364,9 @@ impl Plan {
         }
     }
 
-    /// Draws the plan of a world in which stores report changes of keys to weir (CLIENT TRACKING), and
-    /// clients that bypass weir write too. weir keeps replies long if their keys are tracked, else for far
-    /// less time than messages may take.
+    /// Draws the plan of a world in which stores report changes of keys to weir (CLIENT TRACKING), and clients that
+    /// bypass weir write too. weir keeps replies for 10 seconds if their keys are tracked, else for at most 5
+    /// milliseconds.
     pub fn tracked(random: &mut Random) -> Self {
         let plan = Self::drawn(random);
         let hot = HotSettings {
@@ -504,8 +504,9 @@ impl Plan {
         self.load.is_some() || self.faults.stall > 0 || falls
     }
 
-    /// True if the plan has no fault, and no limit at stores, that can make weir refuse a request at any time.
-    /// Primaries may go away all the same: then requests on their slots may be refused for a while.
+    /// True if no fault in the plan, no limited number of servers of a store and no small window (limit on requests in
+    /// flight) can make weir refuse requests. Quotas, few private links, and primaries that go away are not considered:
+    /// they may cause refusals all the same.
     pub fn is_calm(&self) -> bool {
         let cuts = self.private.is_some_and(|private| private.cuts_apart.is_some());
         if cuts || self.store_servers.is_some() || self.window_most < WIDE {

@@ -150,8 +150,10 @@ impl Ledger {
         }
     }
 
-    /// Checks the lists and counters that are left at the end against the record. Returns the number of
-    /// elements that are missing; the error says what is wrong.
+    /// Checks the lists and counters that are left at the end against the record: each pushed element was either
+    /// received by a client or is in a list, and each counter has the increases that took effect. Returns the number of
+    /// elements of which neither is true; as many are allowed as may have been popped in calls without a reply. The
+    /// error says what is wrong.
     pub fn check(&self, left: &Left) -> Result<u64, String> {
         let mut places: BTreeMap<usize, &str> = BTreeMap::new();
         for (list, words) in &left.lists {
@@ -279,7 +281,7 @@ pub(super) struct Duty {
     /// True if the last reply was an error after which weir may close the client, because the call may have
     /// taken an element.
     is_given_up: bool,
-    /// True until the client has given its requests a deadline; `is_hurried` is true from then on.
+    /// True if the client is to give its requests a deadline and has not yet; `is_hurried` is true once it has.
     has_deadline: bool,
     is_hurried: bool,
     /// True if a request of the client's present transaction was refused, so that its EXEC fails.

@@ -1,5 +1,5 @@
-//! Figures of hosts with many cores: how exactly quotas hold while demand moves, what cores, hosts and the fleet's store
-//! tell each other for it, and how often stores are asked for a key that everybody reads.
+//! Figures of hosts with many cores: how exactly quotas hold while demand moves, what cores, hosts and the fleet's
+//! store tell each other for it, and how often stores are asked for a key that everybody reads.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -68,7 +68,8 @@ impl Done {
 /// The state of a transaction, between MULTI and EXEC, that a simulated store receives.
 #[derive(Debug, Default)]
 struct Block {
-    /// The client whose requests are in the transaction; `None` until a value in them shows it.
+    /// The client whose writes are in the transaction, known by the tokens (marks of a write with its client's number)
+    /// in the written values; `None` before the first token.
     client: Option<u32>,
 }
 
@@ -576,7 +577,7 @@ impl Store {
         self.all_go_on_at > now
     }
 
-    /// True if the store stalls at `now`, so that it does nothing.
+    /// True if requests that come at `now` wait for the end of a stall.
     pub fn stands_still(&self, now: Timestamp) -> bool {
         self.stalled_until > now
     }

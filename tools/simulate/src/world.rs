@@ -231,7 +231,7 @@ struct Change {
 
 /// The client number under which writes that bypass weir are recorded.
 const BESIDE: u32 = u32::MAX - 1;
-/// The time after which a node of the cluster that was asked for its view counts as unanswered.
+/// The time after which a node of the cluster that was asked for its view and is away counts as silent.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The interval at which cores report spent quota to the central pools, which divide quotas among them.
@@ -1266,7 +1266,7 @@ impl World {
 
     // Maps and slots of a cluster.
 
-    /// Gives the first map of the cluster (owners of slots), if there is one, to all cores before the first
+    /// Gives the first map of the cluster (owners of slots), if the stores form one, to all cores before the first
     /// client connects, and plans the first events of the cluster.
     fn find_cluster(&mut self) {
         let now = self.clocks();
@@ -1540,7 +1540,7 @@ impl World {
         Ok(())
     }
 
-    /// Resets all connections of weir to a node that was killed.
+    /// Resets all connections of weir to a node that was killed, or that is back.
     fn cut_off(&mut self, node: u16) {
         self.stores[usize::from(node)].forget_connections();
         for socket in (0..self.sockets.len()).map(SocketId) {
@@ -1786,9 +1786,9 @@ impl World {
         Ok(())
     }
 
-    /// Checks at the end of the run that the queues contain the elements that no client received, and the
-    /// counters the increases that took effect. Returns the number of elements that are missing; the error
-    /// says what is wrong.
+    /// Checks at the end of the run that each pushed element either was received by a client or is in a list, and that
+    /// each counter has the increases that took effect. Returns the number of elements of which neither is true; as
+    /// many are allowed as may have been popped in calls without a reply. The error says what is wrong.
     fn check_queues(&mut self) -> Result<u64, String> {
         if self.plan.private.is_none() {
             return Ok(0);

@@ -191,7 +191,7 @@ impl ScriptedService {
         self.after_output(id);
     }
 
-    /// Sends published messages to subscribers; the script adds no service time to them.
+    /// Sends messages (of channels, about changed keys) to their connections; the script adds no service time to them.
     fn deliver(&mut self) {
         while let Some(delivery) = self.engine.poll_delivery() {
             let Some(id) = self.connections.numbered(delivery.session) else { continue };
@@ -336,8 +336,8 @@ impl Desk<'_> {
         Effect::None
     }
 
-    /// Carries out a request whose service starts at `start`, and occupies a server for its service time;
-    /// its reply is held back until then. The script may answer it with an error instead.
+    /// Carries out a request whose service starts at `start`, and occupies a server for its service time. The reply is
+    /// held back until that is over. The script may answer the request with an error instead, at once.
     fn start(
         &mut self,
         connection: &mut Connection,

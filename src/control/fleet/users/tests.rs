@@ -20,7 +20,7 @@ const RATE: u64 = 100;
 const BURST_SECONDS: f64 = 1.0;
 const USER: Capacity = Capacity::new(RATE, RATE * UNIT);
 
-/// A scripted store of the fleet. Its counters never expire, since no test lasts a minute.
+/// A made-up store of the fleet, which keeps counters and the list of hosts. Nothing in it expires.
 #[derive(Default)]
 struct Store {
     counters: BTreeMap<String, i64>,
@@ -203,8 +203,8 @@ fn a_user_has_one_quota_wherever_in_the_fleet_it_asks() {
     assert!(world.hosts.iter().all(|host| host.fleet.users().expect("they are shared").counted == 0));
 }
 
-/// Samples taken every half second: the units admitted from a user so far, and how often a host was new to
-/// the user.
+/// Samples taken every half second: the units admitted from a user so far, and how many times so far the user
+/// began to send much to a host that it had sent little or nothing to.
 #[derive(Default)]
 struct Past {
     admitted: Vec<f64>,
@@ -212,9 +212,9 @@ struct Past {
 }
 
 impl Past {
-    /// Returns the most that was admitted in any stretch of time beyond the quota, in seconds of the quota.
-    /// The even share that each host grants a user who is new to it, until the other hosts know of the user,
-    /// is left out, with its burst.
+    /// Returns by how much the units admitted in any stretch of time exceeded the quota at most, in seconds
+    /// of the quota's rate. The even share (with its burst) that each host grants a user who is new to it,
+    /// until the other hosts know of the user, does not count as excess.
     fn worst(&self, hosts: u64) -> f64 {
         // A new host is noticed after one period (two if the user began late in one), known to the others in
         // the next period, and in effect one period later.
@@ -235,8 +235,7 @@ impl Past {
 
 /// The number of periods (seconds) from a user's first request to a host until the other hosts know of it.
 const UNHEARD: f64 = 3.0;
-/// The permitted excess, in seconds of the quota, that follows from shares of the quota that are one period
-/// old.
+/// The permitted excess over a quota, in seconds of its rate, because shares of the quota are one period old.
 const RISING: f64 = 0.2;
 
 #[test]

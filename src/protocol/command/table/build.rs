@@ -33,8 +33,9 @@ pub(super) const fn write(name: &'static str, arity: i16) -> Command {
     Command { effect: Effect::Write, flags: Flags::WRITE, ..read(name, arity) }
 }
 
-/// Creates the entry of a command without keys, which weir forwards. `arity` is the number of its words;
-/// negative for a least number.
+/// Creates the entry of a command without keys, on which the other constructors are based. Its handling is to
+/// forward, so a caller has to set another one or to set keys: without keys there is no store to forward to.
+/// `arity` is the number of its words; negative for a least number.
 pub(super) const fn plain(name: &'static str, arity: i16) -> Command {
     Command {
         name,

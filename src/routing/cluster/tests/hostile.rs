@@ -1,4 +1,4 @@
-//! Tests of the cluster's replies with bytes that no Redis would send.
+//! Tests of reading nodes' views of a cluster from bytes that no Redis would send.
 
 use proptest::prelude::*;
 

@@ -44,7 +44,8 @@ pub enum Bill {
         /// millionths of a request unit.
         unbilled: MicroUnits,
     },
-    /// Weir answered without a backend. The request costs the price given, which is not learnt for its class.
+    /// Weir answered from memory, or with the reply to another request. The request costs the price given, which is not
+    /// learnt for its class.
     Cached(Price),
     /// The request was sent, and its cost is unknown: the price that was taken is final.
     AsTaken,
@@ -67,15 +68,16 @@ impl Charge {
 const _: () = assert!(size_of::<Option<Charge>>() <= 56);
 
 impl Accounts {
-    /// Returns the expected cost of the next request of a payer (account that is charged) and class beyond the
-    /// part that is known on arrival, in millionths of a request unit.
+    /// Returns the expected cost of the next request of a payer (account that is charged) and class of commands beyond
+    /// the part that is known on arrival, in millionths of a request unit, learnt from its tenant's recent requests of
+    /// the class.
     pub fn expected(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.known(payer.tenant()).of(class as usize)
     }
 
-    /// Returns the expected cost of the next request of a payer (account that is charged) and class that is not
-    /// billed, in millionths of a request unit: that of the store's time within the tenant's leeway (time of
-    /// stores per second that it does not pay for).
+    /// Returns the expected cost of the next request of a payer (account that is charged) and class that is not billed,
+    /// in millionths of a request unit: that of the store's time within the tenant's leeway (time of stores that it
+    /// does not pay for).
     pub fn expected_unbilled(&mut self, payer: Payer, class: Class) -> MicroUnits {
         self.known(payer.tenant()).unbilled(class as usize)
     }
@@ -86,13 +88,14 @@ impl Accounts {
         self.known(payer.tenant()).is_seen(class as usize)
     }
 
-    /// Returns the expected costs of a tenant's requests beyond what is known of each on arrival.
+    /// Returns the record of the tenant's recent costs by class of commands, from which the cost of its next requests
+    /// is expected, as far as it is not known on arrival.
     fn known(&mut self, tenant: TenantId) -> &mut Expected {
         &mut self.ledger.buckets().tenants[usize::from(tenant.0)].expected
     }
 
-    /// Corrects what a request was charged to its real cost in the buckets, learns that cost for the
-    /// request's class, and counts the tenant's usage.
+    /// Settles a request: corrects what it was charged to its real cost in the buckets, learns that cost for the
+    /// request's class if a store has carried it out, and counts the tenant's usage.
     pub fn settle(&mut self, charge: &Charge, bill: Bill, now: Timestamp) {
         self.end(charge);
         let tenant = self.tenant_now(charge.payer);
@@ -192,8 +195,9 @@ impl Accounts {
         self.correct(payer, tenant, Price::new(cost).signed() - Price::new(paid_ahead).signed(), now);
     }
 
-    /// Charges a cost that belongs to no unsettled request (bytes of a published message, say) to all buckets of
-    /// the payer (account that is charged), and counts it as the tenant's usage.
+    /// Charges a cost that belongs to no unsettled request (bytes of a published message, say) to all buckets of the
+    /// payer (account that is charged), even if they owe it then, and counts it as the tenant's usage. `usage` has the
+    /// cost, as admitted or as answered from memory.
     #[inline(never)]
     pub fn book(&mut self, payer: Payer, usage: Usage, now: Timestamp) {
         let tenant = self.tenant_now(payer);
@@ -281,14 +285,14 @@ impl Accounts {
         self.former.now(1, tenant)
     }
 
-    /// True if the tenant of a payer (account that is charged) is still known: it is not gone, and quotas have
-    /// not changed too often since.
+    /// True if the tenant of a payer (account that is charged) is still known: it is not gone, and quotas have not
+    /// changed more than eight times since.
     pub fn knows(&self, payer: Payer) -> bool {
         self.tenant_now(payer).is_some()
     }
 
     /// Returns the current id of a payer's tenant. None if the tenant is gone, or if the payer (account that is
-    /// charged) is of quotas so old that their tenants are no longer known.
+    /// charged) is of quotas from before the last eight changes, whose tenants are no longer known.
     pub(super) fn tenant_now(&self, payer: Payer) -> Option<TenantId> {
         self.former.now(payer.versions_before(self.version).into(), payer.tenant())
     }

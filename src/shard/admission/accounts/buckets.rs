@@ -172,8 +172,8 @@ impl Buckets {
         buckets
     }
 
-    /// Sets up the accounts of all tenants for new quotas, and keeps the state of tenants that existed before.
-    /// `moved` has, at the index of a tenant's former id, its new id, or None if it is gone.
+    /// Sets up the accounts of all tenants, and the global one, for new quotas, and keeps the state of tenants that
+    /// existed before. `moved` has, at the index of a tenant's former id, its new id, or None if it is gone.
     pub fn take_over(&mut self, quotas: &Quotas, moved: &[Option<TenantId>]) {
         let global = quotas.global().map(capacity_of);
         self.global = global.map(|capacity| match self.global.take() {
@@ -255,9 +255,9 @@ impl Buckets {
         })
     }
 
-    /// Returns the slices of all buckets of a payer (global, tenant, user): the parts that this core may
-    /// spend, each with the flag whether amounts of it are to be reported. None if the user has no account on
-    /// this core.
+    /// Returns the slices of the buckets of a payer (global, tenant, user; None where there is no limit): the parts
+    /// that this core may spend, each with the flag whether amounts of it are to be reported. None if the user has a
+    /// limit and no account on this core.
     pub fn parts_of(&mut self, payer: Payer) -> Option<[Option<Piece<'_>>; 3]> {
         let Self { global, tenants, users, .. } = self;
         let tenant = &mut tenants[usize::from(payer.tenant().0)];
@@ -270,27 +270,28 @@ impl Buckets {
         Some([global.as_mut().map(Account::part), tenant.account.as_mut().map(Account::part), user])
     }
 
-    /// Adds `change` to the number of admitted requests of the user of a payer (account that is charged) that
-    /// have not been charged at their real cost yet: positive for admitted requests, negative for charged
-    /// ones. A user's bucket is known by its name, so it is the same in all versions of the quotas.
+    /// Adds `change` to the number of admitted requests of the user of a payer (account that is charged) that have not
+    /// been charged at their real cost yet: positive for admitted requests, negative for charged ones. Does nothing
+    /// without a user, or if the user has no account on this core. A user's bucket is known by its name, so it is the
+    /// same in all versions of the quotas.
     pub fn count_of_user(&mut self, payer: Payer, change: i32) {
         if let Some(entry) = payer.user().and_then(|user| self.users.get_mut(user.bucket)) {
             entry.slice.count_under_way(change);
         }
     }
 
-    /// Returns the least amount that this core can count on in any bucket of a payer (account that is charged):
-    /// its own allowance (what a core may spend without asking) plus its share of the amount in the bucket that
-    /// the control executor reported last, in millionths of a request unit. `i64::MAX` if no bucket has a
-    /// limit.
+    /// Returns the least amount that this core can count on in any bucket of a payer (account that is charged): its own
+    /// allowance (what a core may spend without asking) plus its share of the amount that no core holds, which the
+    /// control executor reported last, with the income since. In millionths of a request unit; `i64::MAX` if no bucket
+    /// has a limit.
     pub fn in_sight(&self, payer: Payer, rules: Rules, now: Timestamp) -> i64 {
         let each = payer.scopes().filter_map(|scope| self.known(scope, now));
         each.map(|(slice, capacity)| slice.in_sight(capacity, now, rules).0).min().unwrap_or(i64::MAX)
     }
 
-    /// Returns a copy of the slice of a scope's bucket (the part that this core may spend) and the part of
-    /// the bucket's size that this process may use, without creating an account. None if the scope has no
-    /// limit.
+    /// Returns a copy of the slice of a scope's bucket (the part that this core may spend) and the part of the bucket's
+    /// size that this process may use, without creating an account: for a user without one, those of an untouched
+    /// bucket. None if the scope has no limit.
     pub fn known(&self, scope: Scope, now: Timestamp) -> Option<(Slice, Capacity)> {
         if let Scope::User(user) = scope {
             let quota = self.sizes.get(user.size);
@@ -325,7 +326,7 @@ impl Buckets {
         }
     }
 
-    /// Returns the bucket of a scope (global, tenant or user), or None if the scope has no limit.
+    /// Returns the id of the bucket of a scope (global, tenant or user), or None if the scope has no limit.
     pub fn bucket(&self, scope: Scope) -> Option<BucketId> {
         match scope {
             Scope::User(user) => Some(user.bucket),
@@ -355,7 +356,8 @@ impl Buckets {
             .map(|(scope, _)| scope)
     }
 
-    /// Checks at most `looked_at_max` users, and drops the accounts of those whose buckets are full and idle.
+    /// Checks at most `looked_at_max` users, those that were checked or added longest ago, and drops the accounts of
+    /// those whose buckets are full and idle.
     pub fn sweep_users(&mut self, looked_at_max: usize, now: Timestamp) {
         let sizes = &self.sizes;
         self.users.sweep(looked_at_max, |entry| entry.is_idle(sizes, now));

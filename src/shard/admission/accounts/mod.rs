@@ -1,8 +1,8 @@
 //! The accounts of one core: how much each payer may spend, from slices (this core's parts) of the global
 //! bucket, of each tenant's and of each active user's.
 //!
-//! The caller is `admission/decision.rs`; the control executor tells what the pools can give. Clients and
-//! requests are unknown here.
+//! The caller is `admission/decision.rs`; the control executor tells what the pools (the parts of buckets that no core
+//! holds) can give. This module has no access to clients or requests.
 //!
 //! | question | file |
 //! |---|---|
@@ -38,7 +38,8 @@ use crate::shard::settings::AdmissionSettings;
 use crate::values::allowance::{Report, lease_of};
 use crate::values::{BucketId, Capacity, MicroUnits, Price, ShardId, TenantId, Timestamp};
 
-/// The longest time until a tenant's usage is reported (1 s). Usage is sent earlier if another report is.
+/// The longest time until a tenant's usage is reported to the control executor (1 s). Usage is reported earlier along
+/// with amounts that this core spent or needs.
 const METERED_REPORT: Duration = Duration::from_secs(1);
 /// The retry delay for a user for whom the table of accounts had no room (1 s): by then some other users will
 /// be idle.
@@ -60,9 +61,9 @@ pub struct UserAccount {
 pub struct Payer {
     /// The id of the user's bucket; 0 if no quota limits the user.
     bucket: BucketId,
-    /// The size of the user's bucket in the upper 32 bits, 0 without a user; the tenant, counted from one, in
-    /// 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. These 16 bits
-    /// suffice, because only the current version and the one before matter.
+    /// The number of the size of the user's bucket in the upper 32 bits, 0 without a user; the tenant, counted from
+    /// one, in 16 bits; the last 16 bits of the version of the quotas that the tenant's id belongs to. These 16 bits
+    /// suffice, because only the current version and the eight before it are known.
     size_tenant_version: NonZeroU64,
 }
 
@@ -116,15 +117,15 @@ pub enum Scope {
     User(UserAccount),
 }
 
-/// The decision of the buckets on a request. If it is admitted, its price was taken from all of them, else
-/// from none.
+/// The decision of a payer's buckets (global, tenant, user) on a request. If it is admitted, its price was taken from
+/// all of them, else from none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The price of the request was taken from all its payer's buckets.
     Admitted,
     /// The request has to wait for the control executor's answer about a bucket, and is tried again then.
     Wait,
-    /// The request is refused: a bucket does not have enough.
+    /// The request is refused: a bucket does not have enough, or there is no room for the account of its user.
     Refused {
         /// The scope whose bucket takes the longest to have enough.
         scope: Scope,
@@ -139,9 +140,11 @@ pub enum Decision {
 pub struct UserFigures {
     /// The number of users that have an account on the shard at present.
     pub active: usize,
-    /// The number of idle users so far whose accounts were dropped to make room for other users.
+    /// The number of idle users so far whose accounts were dropped because the table of accounts was full. Those
+    /// dropped in the regular search for idle users do not count.
     pub evicted: u64,
-    /// The number of requests refused so far because there was no room for an account of their user.
+    /// The number of times so far that an account for a user was needed and there was no room for one. The request is
+    /// refused then, and may be counted twice.
     pub refused: u64,
 }
 
@@ -172,8 +175,8 @@ pub struct Accounts {
 }
 
 impl Accounts {
-    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the control executor
-    /// tells otherwise.
+    /// Creates the accounts of one shard out of `shards`. Buckets count as full until the control executor (which
+    /// divides them among cores) tells otherwise.
     pub fn new(shard: ShardId, shards: u16, settings: &AdmissionSettings, quotas: &Quotas) -> Self {
         Self {
             shard,
@@ -218,8 +221,8 @@ impl Accounts {
         self.ledger.tab_of(payer)
     }
 
-    /// Decides on a request: checks all buckets of its payer (account that is charged), then takes the price
-    /// from all of them, or from none.
+    /// Decides on a request: checks all buckets of its payer (account that is charged), then takes the price from all
+    /// of them, or from none. Lists the buckets about which the control executor must be asked.
     #[inline]
     pub fn admit(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Decision {
         if !self.take_if_allowed(payer, cost, now) {
@@ -374,8 +377,8 @@ impl Accounts {
         self.ledger.names().bucket(scope)
     }
 
-    /// Returns how many users have accounts on this core, how many accounts were dropped, and how many
-    /// requests were refused because there was no room for their user's account.
+    /// Returns how many users have accounts on this core, how many idle accounts were dropped to make room, and how
+    /// often there was no room for a user's account.
     pub fn users(&self) -> UserFigures {
         let users = &self.ledger.names().users;
         UserFigures { active: users.len(), evicted: users.evicted(), refused: users.refused() }

@@ -1,5 +1,5 @@
-//! The reports of this core to the pools of quotas: what it spent, once per period, and at once the amounts
-//! that requests wait for.
+//! The reports of this core to the pools of quotas (the parts that no core holds, kept by the control executor): what
+//! it spent, once per period, and at once the amounts that requests wait for.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use crate::policy::slice::Rules;
 use crate::values::allowance::Report;
 use crate::values::{Demand, Grant, MicroUnits, TenantId, Timestamp, Usage};
 
-/// Number of unanswered reports at which this core sends no more periodic reports, so that a stopped control
-/// executor is not flooded.
+/// Number of unanswered reports to the control executor from which on this core sends no more periodic ones, so that a
+/// stopped control executor is not flooded.
 const REPORTS_UNANSWERED_MAX: usize = 16;
 /// The number of users' accounts that are checked for idleness at each tick (end of a reporting period), or one
 /// in 64 of all accounts if that is more.
@@ -60,8 +60,8 @@ impl Agenda {
 }
 
 impl Accounts {
-    /// Applies the grants (amounts of quotas that the control executor gives to this core). Requests that
-    /// waited for them may be tried again.
+    /// Applies the grants (amounts of quotas that the control executor gives to this core), which answer the oldest
+    /// unanswered report. Requests that waited for them may be tried again.
     pub fn handle_grants(&mut self, grants: &[Grant], now: Timestamp) {
         self.unanswered.pop_front();
         for grant in grants {
@@ -90,7 +90,8 @@ impl Accounts {
         }
     }
 
-    /// Reports everything to the control executor at once, without waiting for the end of the period.
+    /// Reports to the control executor at once all amounts spent and all usage of tenants since the last report,
+    /// without waiting for the end of the period.
     pub fn flush(&mut self, now: Timestamp) {
         let listed = std::mem::take(&mut self.agenda.listed);
         let demands = self.demands(listed.iter().map(|scope| (*scope, 0)), Moment::Between, now);
@@ -104,8 +105,8 @@ impl Accounts {
         self.reports.pop_front()
     }
 
-    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest; None if nothing is
-    /// to be reported.
+    /// Returns the time at which [`Self::handle_turn_end`] should be called at the latest, for a periodic report, a
+    /// report of usage, or the search for idle users; None if none of them is due.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
         Timestamp::earliest([self.agenda.next_tick, self.metered_report_at])
     }

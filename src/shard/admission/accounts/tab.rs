@@ -4,9 +4,9 @@
 //! requests of a run are booked one by one, each in up to three buckets. Then a tab is opened; from there on,
 //! taking and settling are one comparison and a few sums, however many buckets there are.
 //!
-//! The result is the same as without a tab. Any access to the buckets goes through [`Ledger::buckets`], which
-//! books the tab first. And a tab is opened only if booking it will cause no new report: its buckets have a
-//! report to make already, and its tenant's usage is due to be reported.
+//! The result is the same as without a tab. Any access to the buckets goes through [`Ledger::buckets`], which books the
+//! tab first. And a tab is opened only if booking it will cause no new report to the control executor: its buckets have
+//! a report to make already, and its tenant's usage is due to be reported.
 
 use std::time::Duration;
 
@@ -25,10 +25,11 @@ const NO_BOUND: i64 = i64::MAX / 2;
 /// millionths of a request unit.
 #[derive(Debug)]
 pub struct Tab {
-    /// The amount that is left in the scarcest bucket of the payer (account that is charged).
+    /// The amount that this core may still spend, without asking, from the scarcest bucket of the payer (account that
+    /// is charged).
     left: i64,
-    /// The amount that was left in the payer's scarcest bucket when the tab (sum of the payer's consecutive
-    /// requests) was opened.
+    /// The amount that this core could spend, without asking, from the payer's scarcest bucket when the tab (sum of the
+    /// payer's consecutive requests) was opened.
     opened_with: i64,
     /// The least amount that this core could count on from any of the buckets of the payer (account that is
     /// charged) when the tab (sum of the payer's consecutive requests) was opened. `NO_BOUND` if no bucket
@@ -42,10 +43,10 @@ pub struct Tab {
     wanted: MicroUnits,
     /// The largest price of one request taken on this tab (sum of one payer's consecutive requests).
     lump: Price,
-    /// The real cost of the requests on this tab (sum of one payer's consecutive requests) that backends have
+    /// The real cost of the requests settled on this tab (sum of one payer's consecutive requests) that backends have
     /// answered.
     used: MicroUnits,
-    /// The cost of the requests on this tab (sum of one payer's consecutive requests) that weir answered from
+    /// The cost of the requests settled on this tab (sum of one payer's consecutive requests) that weir answered from
     /// memory.
     cached: MicroUnits,
     /// The sum of the costs beyond the prices taken on arrival, over the answered requests on this tab (sum of
@@ -83,10 +84,11 @@ impl Tab {
         self.expected.is_seen(class as usize)
     }
 
-    /// True if one more request of a class may be admitted without a look at each bucket: no request has cost
-    /// more than its estimate lately, the payer (account that is charged) has no limit, or it can surely pay
-    /// for the request along with all whose real cost is not known yet. If false,
-    /// [`Accounts::outlook`](super::Accounts::outlook) may still allow it, since it checks each bucket.
+    /// True if one more request of a class may be admitted without a look at each bucket: the payer (account that is
+    /// charged) has no limit; or the cost of the class is known well enough for one more in flight, and either all
+    /// requests of each class have cost the same lately, or none is in flight, or the payer can surely pay for this
+    /// request along with all in flight. If false, [`Accounts::outlook`](super::Accounts::outlook) may still allow it,
+    /// since it checks each bucket.
     #[inline]
     pub fn could_pay(&self, cost: Price, class: Class) -> bool {
         (self.expected.is_even() && self.expected.is_known(class as usize)) || self.could_pay_all(cost, class)
@@ -119,8 +121,8 @@ impl Tab {
         self.settled += 1;
     }
 
-    /// Takes the price of a request if all buckets have that much and the last grants of quota by the control
-    /// executor are still valid. False if not, with nothing taken.
+    /// Takes the price of a request if this core may spend that much of all buckets without asking, and the last grants
+    /// of quota by the control executor are still valid. False if not, with nothing taken.
     #[inline]
     pub fn take(&mut self, cost: Price, class: Class, now: Timestamp) -> bool {
         let allowed = cost.signed() <= self.left && now <= self.good_until;
@@ -216,8 +218,9 @@ impl Ledger {
     }
 
     /// Opens a tab (sum of its consecutive requests, booked in the buckets later) for a payer (account that is
-    /// charged), unless another tab is open or booking it later would cause a report to the control executor
-    /// that is not due anyway. `lease` is the time for which a grant of quota is valid.
+    /// charged), unless another tab is open, the payer's user has no account on this core, or booking the tab later
+    /// would cause a report to the control executor that is not due anyway. `lease` is the time for which a grant of
+    /// quota is valid.
     #[inline(never)]
     pub fn open(&mut self, payer: Payer, lease: Duration, rules: Rules, now: Timestamp) {
         let Self { open_for, tab, buckets, .. } = self;

@@ -1,5 +1,5 @@
-//! Requests that are admitted and not settled. Their prices are estimates; any cost beyond the estimate is
-//! owed once their replies come.
+//! Requests that are admitted and not settled (charged at their real cost). Their prices are estimates; any cost beyond
+//! the estimate is owed once their replies come.
 //!
 //! A request is admitted beside unsettled ones only if its tenant could pay for all of them even if they turn
 //! out as expensive as such requests sometimes are. Otherwise a tenant could send expensive requests while
@@ -30,8 +30,8 @@ pub enum Outlook {
     /// The request is not admitted, whatever the requests in flight turn out to cost: a bucket has less than
     /// its price.
     Lacking,
-    /// The cost of the request's class is not known well enough: one request of the class in flight must be
-    /// charged at its real cost first.
+    /// The request is not admitted yet, because the cost of its class is not known well enough: one request of the
+    /// class in flight must be charged at its real cost first.
     Unknown,
     /// The request is not admitted yet: a bucket has too little left if this request and those in flight turn
     /// out as expensive as such requests sometimes are.
@@ -99,8 +99,8 @@ impl Accounts {
         buckets.count_of_user(payer, 1);
     }
 
-    /// Counts a request as no longer in flight, since it is charged at its real cost; it may have been admitted
-    /// under earlier quotas.
+    /// Counts a request as no longer in flight, since it is charged at its real cost, and lets a waiting request of its
+    /// tenant be tried again. It may have been admitted under earlier quotas.
     pub(super) fn end(&mut self, charge: &Charge) {
         // A user's bucket is that of all versions of the quotas; a tenant's count begins anew after two.
         self.ledger.buckets().count_of_user(charge.payer, -1);

@@ -6,8 +6,8 @@ use super::*;
 use crate::values::Random;
 use crate::values::limits::MESSAGE_READ_BYTES_MAX;
 
-/// Returns a test rig (shards with scripted stores and clients) with two cores, a client of each, and a hot
-/// key whose home is the first core and whose value "old" is cached.
+/// Returns a test rig (shards with scripted stores and clients) with two cores, a client of each, and a hot key whose
+/// home (the core through which its requests pass) is the first core and whose value "old" is cached.
 fn kept_on_two_cores() -> (Rig, [usize; 2], String) {
     let mut rig = eager(2, |settings| {
         settings.hot.copied_from = [100, 10];

@@ -33,16 +33,17 @@ impl Features {
 /// units.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Weights {
-    /// The cost of any request, whatever its size, in microseconds of the store's time.
+    /// The part of the cost that is the same for all requests, in microseconds of the store's time (or in request
+    /// units).
     pub base: f64,
-    /// The cost of 1,024 bytes of request, in microseconds of the store's time.
+    /// The cost of 1,024 bytes of request, in microseconds of the store's time (or in request units).
     pub kib_in: f64,
-    /// The cost of 1,024 bytes of reply, in microseconds of the store's time.
+    /// The cost of 1,024 bytes of reply, in microseconds of the store's time (or in request units).
     pub kib_out: f64,
-    /// The cost of one element (row) of a reply, in microseconds of the store's time.
+    /// The cost of one element (row) of a reply, in microseconds of the store's time (or in request units).
     pub row: f64,
-    /// The cost of each key in a write of several keys (0 keys count for other requests), in microseconds of
-    /// the store's time.
+    /// The cost of each key in a write of several keys (0 keys count for other requests), in microseconds of the
+    /// store's time (or in request units).
     pub key: f64,
 }
 
@@ -96,9 +97,9 @@ pub fn fit(samples: &[(Features, f64)]) -> Option<Weights> {
     least_squares(&rows, (1 << TERMS) - 1).map(|_| Weights::of(best))
 }
 
-/// Returns R2, the share of the differences between the measured costs of the samples that the weights
-/// predict: 1 is all, 0 is no better than the mean cost. `None` if the costs do not differ, or if there are
-/// fewer than two.
+/// Returns R2, the share of the differences (variance) between the measured costs of the samples that the weights
+/// predict: 1 is all, 0 is no better than the mean cost, less is worse. `None` if the costs do not differ, or if there
+/// are fewer than two.
 pub fn r_squared(weights: &Weights, samples: &[(Features, f64)]) -> Option<f64> {
     let mean = samples.iter().map(|(_, cost)| cost).sum::<f64>() / samples.len() as f64;
     let total: f64 = samples.iter().map(|(_, cost)| (cost - mean).powi(2)).sum();

@@ -107,8 +107,8 @@ impl Calibration {
     }
 }
 
-/// Formats a number to three significant digits, without an exponent and with at most six decimals; "0" for
-/// a number that is not above zero.
+/// Formats a number to three significant digits, but with all digits before the point, without an exponent and with at
+/// most six decimals; "0" for a number that is not above zero.
 fn three_digits(value: f64) -> String {
     if value <= 0.0 {
         return "0".to_owned();

@@ -9,8 +9,8 @@ use weir::values::Random;
 /// The number of sizes in which each command is measured; a third of them is left out of the fit of the
 /// weights, to test it.
 pub const SIZES: usize = 6;
-/// Maximum number of items (keys, or members of a collection) that one request writes when keys are created
-/// before the measurement.
+/// Maximum number of pairs (key and value, or field and value) that one request writes when keys are created before the
+/// measurement; of list elements and set members, twice as many.
 const ITEMS_PER_REQUEST: usize = 500;
 const VALUE_BYTES: (f64, f64) = (8.0, 65_536.0);
 const ITEMS: (f64, f64) = (1.0, 1_000.0);

@@ -15,19 +15,21 @@ pub struct Arrows {
     /// Pairs of operations, by index, that the same connection sent in this order and that belong to
     /// different clusters (a cluster is the write of a value and its reads).
     pub sent_earlier: Vec<(u32, u32)>,
-    /// The rules of time by which one cluster (a value's write and its reads) comes before another: one for
-    /// all operations and, if reads may be stale, one for acknowledged writes through weir.
+    /// The rules of time by which one cluster (a value's write and its reads) comes before another: one that counts all
+    /// operations as answered first and, if reads may be stale, one that counts only acknowledged writes and deletes
+    /// through weir.
     pub lines: Vec<Line>,
 }
 
-/// A rule of time by which one cluster (a value of a key with its write and its reads) comes before another:
-/// an operation of the first was answered before one of the second was asked.
+/// A rule of time by which one cluster (a value of a key with its write and its reads) comes before another: a counted
+/// operation of the first was answered before one of the second was asked (or, for a read that may be stale, before the
+/// earliest time whose state it may show).
 pub struct Line {
     /// For each cluster (a value of a key with its write and its reads), the index of its operation that was
     /// answered first; `None` if the rule counts no operation of the cluster.
     pub answered_first: Vec<Option<u32>>,
-    /// For each cluster (a value of a key with its write and its reads), the index of its operation that was
-    /// asked last, and the earliest time at which the key may have been in the state that this operation saw.
+    /// For each cluster (a value of a key with its write and its reads), the index of its operation that was asked
+    /// last, and the time by which the rule says it was asked: earlier than in fact for a read that may be stale.
     pub asked_last: Vec<(u32, Timestamp)>,
 }
 
@@ -69,9 +71,9 @@ impl Line {
         line
     }
 
-    /// Returns the two operations, by index, because of which the cluster numbered `from` comes before the
-    /// cluster numbered `to` (a cluster is a value of a key with its write and its reads): the first was
-    /// answered before the second was asked. `None` if there are no such two.
+    /// Returns the two operations, by index, because of which the cluster numbered `from` comes before the cluster
+    /// numbered `to` (a cluster is a value of a key with its write and its reads): the first was answered before the
+    /// second was asked, or could at the earliest have seen the key. `None` if there are no such two.
     pub fn arrow(&self, operations: &[Operation], from: usize, to: usize) -> Option<(usize, usize)> {
         let first = self.answered_first[from]? as usize;
         let (last, started) = self.asked_last[to];

@@ -13,7 +13,7 @@
 //! | file | what it finds |
 //! |---|---|
 //! | `clusters.rs` | values that no client wrote, that were refused, or that were read before they were written |
-//! | `arrows.rs`, `circles.rs` | clusters that come before each other: stale reads, reads that go backwards, own writes not seen |
+//! | `arrows.rs`, `circles.rs` | clusters before each other: stale reads, reads going backwards, unseen own writes |
 //! | `absence.rs` | reads of nothing where no delete, expiry or beginning can be the reason |
 //! | `lifetimes.rs` | values found after they had expired, or after a command had taken them away and said so |
 //! | `explain.rs` | explanations of contradictions in words |

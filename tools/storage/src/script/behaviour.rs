@@ -142,7 +142,7 @@ pub struct Change {
     pub errors: Option<Errors>,
     /// The time for which a new connection is not served: bytes from it are kept, and handled afterwards.
     pub slow_accept: Option<Duration>,
-    /// True if new connections are closed at once.
+    /// True if new connections are closed at once, false if they are served again.
     pub refuse_connections: Option<bool>,
 }
 

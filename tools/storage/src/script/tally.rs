@@ -21,7 +21,7 @@ pub(super) struct Tally {
     /// Number of requests that were served, including those answered with a scripted error.
     pub(super) served: u64,
     pub(super) errors_injected: u64,
-    /// Number of requests that were refused because too many waited for a server.
+    /// Number of requests that were refused because too many requests, or too many of their bytes, waited for a server.
     pub(super) requests_refused: u64,
     /// Number of requests without a reply, because their connection was closed or an outage began.
     pub(super) requests_lost: u64,

@@ -197,7 +197,7 @@ fn slots_change_hands_as_a_client_says() {
     assert!(a.judge("CLUSTER INFO").contains("cluster_state:ok|"));
 }
 
-/// A recorded view of a real node is replied byte for byte, so that its readers see no difference.
+/// A recorded view of a real node is replied so that readers find the recorded view in the reply.
 #[test]
 fn a_recorded_view_is_played_as_it_was() {
     for (nodes, slots) in [

@@ -28,7 +28,8 @@ struct Row {
     figure: &'static str,
     before: String,
     after: String,
-    /// The later run's figure divided by the earlier one's, as text; `-` if one of them is missing.
+    /// The later run's figure divided by the earlier one's, as text; `-` if one of them is missing or the earlier one
+    /// is 0.
     ratio: String,
 }
 

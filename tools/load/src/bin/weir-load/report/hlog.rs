@@ -6,7 +6,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriter, IntervalLogWriterBuilder, Tag};
 
-/// The divisor that turns nanoseconds, which the histograms count, into milliseconds for a line's maximum.
+/// The divisor that turns nanoseconds, which the histograms count, into milliseconds, in which each line of the
+/// interval log gives its largest latency.
 const NANOS_PER_MS: f64 = 1e6;
 /// The version comment that Java's `HdrHistogram` writes first; `COLUMNS` is the line of column heads that
 /// follows. Readers of the format need neither.

@@ -195,9 +195,9 @@ fn group_plots(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String
     html.push_str(&plot("refused by group, per second", Scale::Linear, &of(refused), marks));
 }
 
-/// Draws plots of weir's own metrics in the given runs (JSON report, true if its lines are dashed); `marks`
-/// are the phases' starts. Counters are drawn as their increase per second, and metrics that are always zero
-/// are left out.
+/// Draws plots of weir's own metrics in the given runs (JSON report, true if its lines are dashed), at most 60; `marks`
+/// are the phases' starts. Counters are drawn as their increase per second, and metrics that are always zero are left
+/// out.
 fn gauges(html: &mut String, runs: &[(&Value, bool)], marks: &[(f64, String)]) {
     let readings = |run: &Value| run["metrics"].as_array().cloned().unwrap_or_default();
     let mut families: Vec<(&str, String)> = Vec::new();

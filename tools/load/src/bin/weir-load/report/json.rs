@@ -69,8 +69,8 @@ fn tally(tally: &Tally, duration: Duration) -> Map<String, Value> {
     report
 }
 
-/// The bounds, in milliseconds, of the report's field `slow`, which counts the requests that took longer
-/// than each.
+/// The bounds, in milliseconds, of the report's field `slow`, which counts the served requests that took longer than
+/// each.
 const SLOW_MILLIS: [u64; 10] = [10, 20, 50, 100, 200, 250, 500, 1_000, 2_000, 5_000];
 
 /// Returns, by name, the number of served requests that took longer than each of ten bounds, from 10

@@ -33,7 +33,8 @@ pub fn progress(second: &Second, colour: bool) -> String {
     )
 }
 
-/// Formats the summary of the whole run for the terminal: a row for each group and phase, and remarks.
+/// Formats the summary of the whole run for the terminal: a row for each group and, unless there are too many, for each
+/// phase, and remarks.
 pub fn summary(results: &Results) -> String {
     let mut text = String::new();
     let heads = [
