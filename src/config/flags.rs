@@ -475,7 +475,7 @@ pub struct Flags {
     pub subscriber_slow_time: Duration,
 
     /// Channels and patterns with one subscription for all clients of this process (pubsub = "shared" in the
-    /// quota file), over all shards in equal parts, rounded up; at most 1,024 of them are patterns. A tenant
+    /// quota file), over all shards in equal parts, rounded up; and as many patterns, at most 1,024. A tenant
     /// may have four of five. Beyond that SUBSCRIBE is refused
     #[arg(long, env = "WEIR_SHARED_CHANNELS", value_name = "N", help_heading = LIMITS)]
     #[arg(value_parser = number(1, SHARED_CHANNELS_MAX), default_value = "65536")]

@@ -28,7 +28,7 @@ pub fn write_fleet<'a>(
     if let Some(users) = fleet.users() {
         let help = "Users whose quotas this host counts with the fleet's store.";
         page.family("weir_fleet_users", help, Kind::Gauge).sample(&[], users.counted as u64);
-        let help = "Times per second that a user with high demand was not counted with the fleet's store, because too many users had high demand.";
+        let help = "Number of times that a user with high demand was not counted with the fleet's store, because too many users had high demand.";
         page.family("weir_fleet_users_left_out_total", help, Kind::Counter).sample(&[], users.left_out);
     }
     let help = "Share of a quota that this host may spend.";

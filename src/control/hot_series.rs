@@ -21,7 +21,7 @@ const FIGURES: [(&str, &str, Figure); 7] = [
     ("weir_hot_waiters", "Reads that wait for a fetch of a hot key.", |own| own.waiters),
     (
         "weir_hot_open",
-        "Requests in flight for hot keys, and writes in flight whose keys weir does not know.",
+        "Requests in flight for hot keys, requests for ranges of keys that are not hot, and writes in flight whose keys weir does not know.",
         |own| own.writes_under_way,
     ),
 ];

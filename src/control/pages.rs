@@ -148,8 +148,12 @@ fn write_facts(page: &mut Exposition, facts: &ProcessFacts) {
         Kind::Counter,
     )
     .sample(&[], Amount(u128::from(facts.forgiven)).as_f64());
-    page.family("weir_admin_denied_total", "Admin requests without the right token.", Kind::Counter)
-        .sample(&[], facts.admin_denied);
+    page.family(
+        "weir_admin_denied_total",
+        "Admin requests that were refused: without the right token, or from a page of another site.",
+        Kind::Counter,
+    )
+    .sample(&[], facts.admin_denied);
 }
 
 fn write_quota_history(page: &mut Exposition, quotas: &QuotaHistory) {

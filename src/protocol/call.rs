@@ -16,8 +16,9 @@ pub fn begin_call(out: &mut Vec<u8>, request: &[u8], millis: u64, tier: Option<T
     let added = if tier.is_some() { 6 } else { 4 };
     encode::array(out, count.checked_add(added)?);
     out.extend_from_slice(b"$3\r\nQOS\r\n$4\r\nCALL\r\n$8\r\nDEADLINE\r\n");
+    let millis = millis.min(i64::MAX as u64);
     encode::header(out, b'$', millis.checked_ilog10().unwrap_or(0) as usize + 1);
-    encode::decimal(out, i64::try_from(millis).unwrap_or(i64::MAX));
+    encode::decimal(out, millis as i64);
     out.extend_from_slice(b"\r\n");
     if let Some(tier) = tier {
         out.extend_from_slice(b"$4\r\nTIER\r\n");

@@ -288,7 +288,7 @@ fn handle(control: &Rc<RefCell<Control>>, letter: ToControl) {
             }
         }
         ToControl::DrainOver => {
-            this.say(log::Kind::Life, "--drain-timeout is over: the remaining clients are closed");
+            this.say(log::Kind::Life, "the time for the drain is over (--drain-timeout, or 1 s to hand clients over): the remaining clients are closed");
             this.stop_everything();
         }
         ToControl::Deaf => {

@@ -135,7 +135,10 @@ impl Mesh {
     /// full ring holds batches back ([`Mesh::push_again`]).
     pub fn send(&mut self, to: ShardId, batch: Box<Batch>) {
         let to = usize::from(to.0);
-        debug_assert!(self.waiting[to].is_none(), "the caller asks `may_send` first");
+        debug_assert!(
+            self.waiting[to].is_none(),
+            "at most one batch per destination and turn, and none while batches are held back"
+        );
         self.waiting[to] = Some(batch);
         self.push_waiting(to);
     }

@@ -242,8 +242,7 @@ impl NotSent {
     /// transaction, `Busy` (the backend is busy with a script) becomes `BusyForTransaction`, because stores
     /// word their error to `EXEC` differently. Any other reason stays as it is.
     pub fn for_nature(self, nature: Nature) -> Self {
-        let is_like_transaction = nature == Nature::of_transaction(nature.hides_work());
-        if self == Self::Busy && is_like_transaction { Self::BusyForTransaction } else { self }
+        if self == Self::Busy && nature.is_transaction() { Self::BusyForTransaction } else { self }
     }
 
     /// Returns the text of the error reply, without the `-` and the line end. `backend` is the backend's
@@ -402,6 +401,18 @@ fn throttled(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_transaction_is_refused_as_one_while_its_store_is_busy() {
+        for hides_work in [false, true] {
+            let transaction = Nature::of_transaction(hides_work);
+            let delete = Nature::new(transaction.class, transaction.effect(), hides_work);
+            assert_eq!(transaction.hides_work(), hides_work);
+            assert_eq!(NotSent::Busy.for_nature(transaction), NotSent::BusyForTransaction);
+            assert_eq!(NotSent::Busy.for_nature(delete), NotSent::Busy);
+            assert_eq!(NotSent::Full.for_nature(transaction), NotSent::Full);
+        }
+    }
 
     #[test]
     fn refusals_read_as_documented() {

@@ -329,6 +329,8 @@ enum Rest {
     HiddenRead,
     HiddenWrite,
     HiddenNeither,
+    Transaction,
+    HiddenTransaction,
 }
 
 impl Nature {
@@ -352,7 +354,7 @@ impl Nature {
     pub const fn effect(self) -> Effect {
         match self.rest {
             Rest::Read | Rest::HiddenRead => Effect::Read,
-            Rest::Write | Rest::HiddenWrite => Effect::Write,
+            Rest::Write | Rest::HiddenWrite | Rest::Transaction | Rest::HiddenTransaction => Effect::Write,
             Rest::Neither | Rest::HiddenNeither => Effect::None,
         }
     }
@@ -361,7 +363,15 @@ impl Nature {
     /// it keeps its store busy.
     #[inline]
     pub const fn hides_work(self) -> bool {
-        matches!(self.rest, Rest::HiddenRead | Rest::HiddenWrite | Rest::HiddenNeither)
+        matches!(
+            self.rest,
+            Rest::HiddenRead | Rest::HiddenWrite | Rest::HiddenNeither | Rest::HiddenTransaction
+        )
+    }
+
+    /// True for a transaction, as opposed to a single request of the same class.
+    pub const fn is_transaction(self) -> bool {
+        matches!(self.rest, Rest::Transaction | Rest::HiddenTransaction)
     }
 
     /// Returns the number of elements by which a request is priced, from its reply, which has this `kind` and so many
@@ -378,7 +388,8 @@ impl Nature {
     /// Returns the nature of a transaction. `hides_work` is true if one of its requests does not show how much work
     /// it is.
     pub const fn of_transaction(hides_work: bool) -> Self {
-        Self::new(Self::TRANSACTION_CLASS, Effect::Write, hides_work)
+        let rest = if hides_work { Rest::HiddenTransaction } else { Rest::Transaction };
+        Self { class: Self::TRANSACTION_CLASS, rest }
     }
 
     /// The class by which every transaction is priced, whatever its requests are.

@@ -303,7 +303,7 @@ fn linsert(call: &mut Call<'_>) -> Done {
     let found = items.range(0, looked_at).position(|other| other.as_bytes() == pivot);
     // A search that ended at the effort limit without a match gives no answer, so the whole length is charged
     // and refused.
-    let effort = if found.is_none() { items.len() } else { found.unwrap_or(looked_at) };
+    let effort = found.unwrap_or(items.len());
     call.effort.spend(effort, LOOK)?;
     let Some(found) = found else { return call.integer(-1) };
     let limit = limit(call.keyspace);

@@ -113,14 +113,14 @@ impl Body {
 /// refusal of a line that is too long or ends wrongly.
 fn line(bytes: &[u8]) -> Result<Option<&[u8]>, Status> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
+    if end.unwrap_or(bytes.len()) > LINE_BYTES_MAX {
+        return Err(Status::BadRequest("a line among the chunks is too long"));
+    }
     match end {
         Some(end) if end > 0 && bytes[end - 1] == b'\r' && !bytes[..end - 1].contains(&b'\r') => {
             Ok(Some(&bytes[..end - 1]))
         }
         Some(_) => Err(Status::BadRequest("a line among the chunks ends with CR alone or LF alone")),
-        None if bytes.len() > LINE_BYTES_MAX => {
-            Err(Status::BadRequest("a line among the chunks is too long"))
-        }
         None => Ok(None),
     }
 }
@@ -189,6 +189,8 @@ mod tests {
         }
         let long = "1".repeat(LINE_BYTES_MAX + 1);
         assert!(matches!(read(long.as_bytes(), 100, 100), Err(Status::BadRequest(_))));
+        let whole = format!("1;{long}\r\na\r\n0\r\n\r\n");
+        assert!(matches!(read(whole.as_bytes(), 10_000, 100), Err(Status::BadRequest(_))));
         let trailers = format!("0\r\n{}", "X: yyyyyyyyyyyyyy\r\n".repeat(TRAILER_BYTES_MAX / 10));
         assert_eq!(read(trailers.as_bytes(), 1000, 100), Err(Status::HeadersTooLarge));
     }

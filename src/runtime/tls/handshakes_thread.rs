@@ -417,8 +417,9 @@ impl Work {
         self.own.control.post(ToControl::Said(
             log::Kind::Tls,
             format!(
-                "TLS: {TLS_HANDSHAKES_MAX} handshakes are under way: for each further one, the oldest of the address that \
-                 has most is given up, or the further one itself (weir_tls_handshakes_total)"
+                "TLS: {TLS_HANDSHAKES_MAX} handshakes are under way: for each further one, one of the network that has most, \
+                 one whose client has been silent for long, or the further one itself is given up \
+                 (weir_tls_handshakes_total)"
             ),
         ));
     }

@@ -15,8 +15,8 @@ impl Settlement {
             (0, 0) if self.is_refused => Bill::Shed,
             (0, 0) => Bill::Nothing,
             (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out, self.measured.rows)),
-            // A backend did some of the work, so the request costs what such work costs.
-            (_, CACHED) => Bill::Cost { due: weights.actual(&charge.quote, &self.measured), unbilled },
+            // Backends did all of the work, or some of it, so the request costs what such work costs.
+            (_, 0 | CACHED) => Bill::Cost { due: weights.actual(&charge.quote, &self.measured), unbilled },
             (0, _) => Bill::AsTaken,
             _ => {
                 let due = weights.actual(&charge.quote, &self.measured).max(charge.taken);
@@ -80,7 +80,7 @@ mod tests {
     use crate::protocol::command::Class;
     use crate::shard::admission::accounts::Payer;
     use crate::shard::outcome::Outcome;
-    use crate::values::{Price, TenantId};
+    use crate::values::{Price, TenantId, UNIT};
 
     #[test]
     fn what_weir_knew_beside_what_stores_did_makes_nothing_cheaper_than_that() {
@@ -108,5 +108,33 @@ mod tests {
         assert_eq!([billed(&[cached; 3]), billed(&[Outcome::cached_values(30, 3)])], [several; 2]);
         let lost = billed(&[Outcome::Lost]);
         assert_eq!([billed(&[cached, Outcome::Lost]), billed(&[Outcome::Lost, cached])], [lost; 2]);
+    }
+
+    #[test]
+    fn work_that_does_not_show_costs_what_it_took_also_if_more_was_taken_at_first() {
+        let weights = Weights::default();
+        let charge = Charge {
+            taken: Price::new(1_000 * UNIT),
+            quote: Quote::default(),
+            payer: Payer::new(TenantId(0), None, 0),
+            class: Class::Script,
+            is_unrefused: false,
+        };
+        let bill_of = |parts: &[Outcome]| {
+            let mut settlement = Settlement::default();
+            parts.iter().for_each(|part| settlement.add(*part));
+            settlement.bill(&charge, &weights)
+        };
+        let due_of = |bill: Bill| match bill {
+            Bill::Cost { due, .. } => due,
+            other => panic!("{other:?}"),
+        };
+        let brief = Outcome::served((10, 1), (5_000, 0), 5_000);
+        assert!(due_of(bill_of(&[brief])) < charge.taken);
+        assert_eq!(
+            due_of(bill_of(&[brief, Outcome::Lost])),
+            charge.taken,
+            "a lost part may have cost anything"
+        );
     }
 }

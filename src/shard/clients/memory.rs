@@ -23,8 +23,6 @@ const STRANGERS_PART: usize = 16;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Holdings {
     bytes: usize,
-    /// Bytes of memory that clients without a tenant, which have not logged in, held when they were measured last.
-    strangers: usize,
     /// The number of bytes that the core had received in all when a measurement was last due; the next is due 8 MiB
     /// later. Measurements in between do not count.
     received: u64,
@@ -79,7 +77,7 @@ impl ClientStage {
             bytes += held;
             strangers += if client.identity.tenant.is_none() { held } else { 0 };
         }
-        (self.holdings.bytes, self.holdings.strangers) = (bytes, strangers);
+        self.holdings.bytes = bytes;
         let strangers_max = env.settings.clients_bytes_share() / STRANGERS_PART;
         if strangers > strangers_max {
             self.close_largest(env, strangers - strangers_max, |client| client.identity.tenant.is_none());

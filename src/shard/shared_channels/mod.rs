@@ -24,13 +24,8 @@ use slab::Slab;
 use super::shared_channel::{FromHome, OwnNumbers, SHARED_KINDS, SharedName, ToHome, word_of};
 use crate::protocol::command::Subscription;
 use crate::protocol::encode;
-use crate::values::limits::SHARED_OWED_MAX;
+use crate::values::limits::{SHARED_OWED_MAX, TENANT_PART};
 use crate::values::{BackendId, ClientId, ShardId, TenantId};
-
-/// The part, as numerator and denominator (four fifths), that one tenant may have of a core's limit of shared
-/// channels (those with one subscription for all clients), and of that of shared patterns; further ones are
-/// refused.
-const TENANT_PART: (usize, usize) = (4, 5);
 
 /// Maximum number of shared channels, and of shared patterns (those to which weir subscribes once for all its
 /// clients), that one core may have subscriptions for as their home core, in this order. A client's subscription

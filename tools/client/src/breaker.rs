@@ -140,9 +140,12 @@ impl Breaker {
     }
 
     /// Handles a probe (single request that tries the target) whose outcome, the error `-THROTTLED`,
-    /// concerns a quota and says nothing about the target's health: the next request becomes the probe.
+    /// concerns a quota and says nothing about the target's health: the next request becomes the probe. Does
+    /// nothing unless the breaker is half open.
     pub fn note_probe_undecided(&mut self, now: Timestamp) {
-        self.state = State::Open(now);
+        if matches!(self.state, State::HalfOpen(_)) {
+            self.state = State::Open(now);
+        }
     }
 
     /// Counts a request that was refused or not answered, and opens the breaker if there were enough in a
@@ -260,15 +263,18 @@ mod tests {
                             model.open(retry_after, now);
                         }
                     }
-                    Step::ProbeFailed(retry_after) if model.probe_until.is_some() => {
+                    Step::ProbeFailed(retry_after) => {
                         breaker.note_probe_failed(millis(retry_after), at(now), &mut random);
-                        model.open(retry_after, now);
+                        if model.probe_until.is_some() {
+                            model.open(retry_after, now);
+                        }
                     }
-                    Step::ProbeUndecided if model.probe_until.is_some() => {
+                    Step::ProbeUndecided => {
                         breaker.note_probe_undecided(at(now));
-                        (model.open, model.probe_until) = (Some((now, now)), None);
+                        if model.probe_until.take().is_some() {
+                            model.open = Some((now, now));
+                        }
                     }
-                    Step::ProbeFailed(_) | Step::ProbeUndecided => {}
                     Step::Ask => match breaker.pass(at(now)) {
                         Passage::Free => prop_assert!(model.is_closed()),
                         Passage::Refused(until) => {

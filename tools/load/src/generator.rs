@@ -20,9 +20,9 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 /// caller can read the target's metrics as they were before the load.
 const RUN_UP: Duration = Duration::from_millis(200);
 const FILES_SPARE: u64 = 128;
-/// Open files that are counted for each thread besides its connections: its `io_uring`, and the two ends of the socket
-/// pair by which it is woken. The eventfd of the `io_uring`, a fourth one, comes out of `FILES_SPARE`.
-const FILES_PER_THREAD: u64 = 3;
+/// Open files of each thread besides its connections: its `io_uring`, the eventfd of that, and the two ends of the
+/// socket pair by which it is woken.
+const FILES_PER_THREAD: u64 = 4;
 
 /// An event of a run in progress, which [`run_load`] passes to its caller.
 #[derive(Debug)]

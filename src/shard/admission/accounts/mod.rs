@@ -262,7 +262,12 @@ impl Accounts {
     /// Counts a request that was refused because a scope's bucket has less than its price, so that the pool
     /// (the part of a bucket that no core holds) learns of the demand.
     pub fn handle_denied(&mut self, scope: Scope, cost: Price, now: Timestamp) {
-        if let Some(entry) = self.ledger.buckets().entry(scope, now) {
+        // A user that has no account for lack of room is counted where the account was refused.
+        let has_account = match scope {
+            Scope::User(user) => self.ledger.buckets().users.get_mut(user.bucket).is_some(),
+            Scope::Global | Scope::Tenant(_) => true,
+        };
+        if has_account && let Some(entry) = self.ledger.buckets().entry(scope, now) {
             entry.slice.handle_denied(cost);
             self.agenda.list(scope, entry.listed, now);
         }
