@@ -7,6 +7,7 @@ import itertools
 import re
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -130,9 +131,44 @@ def test_wait_counts_the_replicas_that_have_the_writes_of_the_client(servers):
             replica.signal(signal.SIGCONT)
         assert connection.read().plain() == 1
         assert connection.call("WAIT", 1, -1).text == "ERR timeout is negative"
-    several = servers.weir(store, servers.redis(), flags=FLAGS)
-    with several.connect() as connection:
-        assert connection.call("WAIT", 1, 1).text.startswith("ERR WAIT is not supported by weir")
+
+
+def test_wait_before_several_stores_asks_those_that_the_client_has_written_to(servers):
+    stores = [servers.redis() for _ in range(3)]
+    replicas = [servers.redis("--replicaof", "127.0.0.1", str(store.port)) for store in stores[:2]]
+    weir = servers.weir(*stores, flags=FLAGS)
+    with contextlib.ExitStack() as stack:
+        direct = [stack.enter_context(store.connect()) for store in stores]
+        client, other = (stack.enter_context(weir.connect()) for _ in range(2))
+        for store in direct[:2]:
+            until(lambda store=store: store.ok("WAIT", 1, 100) == 1, "the replica has caught up")
+        # A client that has written nothing is told of the store without replicas.
+        assert client.ok("WAIT", 0, 0) == 0
+        keys: dict[int, str] = {}
+        for number in range(1_000):
+            other.ok("SET", key := f"k{number}", "v")
+            keys.setdefault(next(index for index, store in enumerate(direct) if store.ok("EXISTS", key)), key)
+        assert set(keys) == {0, 1, 2}
+        for index in (0, 1):
+            client.ok("SET", keys[index], "new")
+            assert client.ok("WAIT", 1, 0) == 1
+        replicas[1].signal(signal.SIGSTOP)
+        try:
+            began = time.monotonic()
+            client.ok("SET", keys[0], "newer")
+            assert client.ok("WAIT", 1, 300) == 0
+            assert 0.29 < time.monotonic() - began
+            client.send("WAIT", 1, 0)
+            until(lambda: blocked(weir) == 1, "the call waits at its store")
+            assert other.ok("GET", keys[0]) == b"newer"
+        finally:
+            replicas[1].signal(signal.SIGCONT)
+        assert client.read().plain() == 1
+        other.ok("MSET", *(word for key in keys.values() for word in (key, "v")))
+        assert other.ok("WAIT", 1, 100) == 0, "one of the three stores has no replica"
+        assert client.call("WAIT", 1, -1).text == "ERR timeout is negative"
+        stores[1].kill()
+        assert client.call("WAIT", 1, 100).text.startswith("UNAVAILABLE ")
 
 
 def test_many_that_wait_hold_up_nobody(weir: Weir):

@@ -356,7 +356,8 @@ pub enum Refusal {
     Subscribes,
     /// The command is refused because it watches keys for its connection (`WATCH`).
     Watches,
-    /// The command is refused because it waits until replicas have the writes of its connection (`WAIT`).
+    /// The command is refused because it waits until replicas have the writes of its connection (`WAIT`), and
+    /// clients may have no connections to stores to themselves, or the stores are a cluster.
     AwaitsReplicas,
     /// The command is refused because it shows the requests of all clients (`MONITOR`), and weir was started
     /// with `--monitors 0`.

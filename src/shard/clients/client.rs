@@ -14,7 +14,7 @@ use super::ties::{Ties, Watch};
 use super::track::Tracks;
 use super::transaction::{Splice, Transaction};
 use super::{BACKLOG_PIPELINE_MAX, ReplyRoom};
-use crate::protocol::command::{Command, Handling, LocalCommand};
+use crate::protocol::command::{Command, Effect, Handling, LocalCommand};
 use crate::protocol::http::Conversation;
 use crate::protocol::{Arguments, Protocol, RequestDecoder};
 use crate::shard::admission::{Charge, Payer};
@@ -138,6 +138,9 @@ pub struct Client {
     /// The slots to whose home cores (the cores through which their keys' requests pass) unanswered requests
     /// may have gone, as a bit set: bit n stands for all slots that are n modulo 64.
     handed_over: u64,
+    /// The backends to which writes of the client may have gone, as a bit set: bit n stands for all backends
+    /// whose numbers are n modulo 64. `WAIT` asks these.
+    written: u64,
     /// The request in flight, such as `DBSIZE` or `SCAN`, that is sent to the primaries of a cluster rather
     /// than to a slot; None if there is none.
     pub(super) addressed: Option<Box<Addressed>>,
@@ -237,6 +240,7 @@ impl Client {
             addressed: None,
             first_try: None,
             handed_over: 0,
+            written: 0,
             waits_for_quota: false,
             unsettled: 0,
             is_unsettled_alone: false,
@@ -544,6 +548,21 @@ impl Client {
         self.handed_over |= slot.map_or(u64::MAX, slot_bit);
     }
 
+    /// Records that a request of this `nature` goes to a backend, or with None to any number of them: a write
+    /// counts for the client's next `WAIT`.
+    #[inline]
+    pub fn note_write(&mut self, nature: Nature, backend: Option<BackendId>) {
+        if nature.effect() == Effect::Write {
+            self.written |= backend.map_or(u64::MAX, backend_bit);
+        }
+    }
+
+    /// True if writes of the client may have gone to a backend, or if the client has written nothing yet.
+    /// May be true without need, as backends share bits.
+    pub fn may_have_written(&self, backend: BackendId) -> bool {
+        self.written == 0 || self.written & backend_bit(backend) != 0
+    }
+
     /// Makes later requests of the client wait until all requests in flight are answered.
     pub fn hold_back_later(&mut self) {
         self.barrier = true;
@@ -804,4 +823,8 @@ impl Client {
 
 const fn slot_bit(slot: u16) -> u64 {
     1 << (slot % 64)
+}
+
+const fn backend_bit(backend: BackendId) -> u64 {
+    1 << (backend.0 % 64)
 }

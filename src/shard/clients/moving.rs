@@ -14,7 +14,7 @@ use super::ties::Withdrawn;
 use crate::protocol::Protocol;
 use crate::shard::admission::AdmissionStage;
 use crate::shard::env::Env;
-use crate::shard::request::{Overdue, PrivateId};
+use crate::shard::request::{Nature, Overdue, PrivateId};
 use crate::values::limits::MOVED_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{ClientId, Database};
@@ -175,6 +175,8 @@ impl ClientStage {
         client.no_evict = session.no_evict;
         client.set_replies(session.replies);
         client.logins_failed = session.logins_failed;
+        // It may have written to any backend.
+        client.note_write(Nature::of(None), None);
         let number = client.number;
         let stranger = client.identity.tenant.filter(|_| session.tenant.is_none());
         if let Some(tenant) = known.or(stranger) {

@@ -83,6 +83,7 @@ impl Shard {
         let sequence = client.expect_reply(Rewrite::AsItCame, charge);
         let reply_to = ReplyTo::new(self.env.settings.id, id, sequence);
         let nature = Nature::of(command);
+        client.note_write(nature, Some(backend));
         let envelope = client.envelope(reply_to, (slot, backend), (nature, touches), charge.as_ref());
         self.dispatch(home, &envelope, Message::new(request.arguments.frame(), request.shared), now);
     }
@@ -101,6 +102,7 @@ impl Shard {
     ) {
         let (arguments, nature) = (&request.arguments, Nature::of(command));
         self.is_paid |= charge.is_some();
+        self.clients.client(id).note_write(nature, destination.backend());
         let message = Message::new(arguments.frame(), request.shared);
         if let Some(command) = command {
             self.note_script(command, arguments);

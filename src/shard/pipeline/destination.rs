@@ -178,7 +178,7 @@ impl Shard {
             Handling::Private(_) if self.clients.client(id).speaks_http() => {
                 Err(format!("ERR {OF_CONNECTIONS}"))
             }
-            Handling::Private(usage) => self.private_destination((command, usage), arguments),
+            Handling::Private(usage) => self.private_destination(id, (command, usage), arguments),
             Handling::Split(gather) => {
                 if !(arguments.len() - 1).is_multiple_of(step_of(command)) {
                     return Err(format!("ERR wrong number of arguments for '{}' command", command.name));
@@ -270,7 +270,7 @@ impl Shard {
 
     /// Returns how a command is handled with the settings in force: as `handling` says, but refused if it needs a
     /// connection that a client has to itself (private link) or is `MONITOR`, and the settings allow clients none, or
-    /// if it waits for replicas (`WAIT`) and weir does not stand in front of one plain store.
+    /// if it waits for replicas (`WAIT`) and the stores are a cluster.
     #[inline]
     pub(super) fn in_force(&self, handling: Handling) -> Handling {
         match handling {
@@ -278,9 +278,9 @@ impl Shard {
             Handling::Local(LocalCommand::Monitor) if self.env.settings.clients.monitors.places() == 0 => {
                 Handling::Refused(Refusal::Monitors)
             }
-            // Each store knows only its own part of the client's writes, and would have to be asked about
-            // that.
-            Handling::Private(usage @ PrivateUse::AwaitsCopies) if !self.has_one_store() => {
+            // A slot may move while the command waits, and nothing without an effect on keys moves a cluster's
+            // replication on, which must precede the command (`BEFORE_WAIT`).
+            Handling::Private(usage @ PrivateUse::AwaitsCopies) if self.env.slots.is_some() => {
                 Handling::Refused(usage.refusal())
             }
             handling => handling,

@@ -177,13 +177,14 @@ impl Shard {
     /// has to itself), for the reason `usage`, such as that it blocks or is a `WATCH`. The error is the text of
     /// the reply.
     pub(super) fn private_destination(
-        &self,
+        &mut self,
+        id: ClientId,
         (command, usage): (&'static Command, PrivateUse),
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
         if usage == PrivateUse::AwaitsCopies {
-            let (slot, backend) = self.first_place();
-            return Ok(Destination::Private { slot, backend });
+            let backend = self.stores_to_wait_for(id).first().copied().unwrap_or(BackendId(0));
+            return Ok(Destination::Private { slot: self.no_slot(), backend });
         }
         if let PrivateUse::Subscribes(kind) | PrivateUse::Unsubscribes(kind) = usage {
             return self.destination_of_subscription((command, kind), arguments);
@@ -194,6 +195,19 @@ impl Shard {
             }
             Placement::Nowhere | Placement::Apart => Err(CROSS_SLOT.to_owned()),
         }
+    }
+
+    /// Returns the stores that a client's `WAIT` asks one after the other: those to which it may have written, or
+    /// all while it has written nothing. A store whose keys the client watches is asked first in any case, as its
+    /// link is the client's only one.
+    fn stores_to_wait_for(&mut self, id: ClientId) -> Vec<BackendId> {
+        let stores = self.env.stores();
+        let client = self.clients.client(id);
+        let watched = client.watch().map(|watch| watch.backend);
+        let is_chosen = |store: &BackendId| client.may_have_written(*store) || Some(*store) == watched;
+        let mut chosen: Vec<_> = stores.into_iter().filter(is_chosen).collect();
+        chosen.sort_by_key(|store| Some(*store) != watched);
+        chosen
     }
 
     /// Sends an admitted request to `backend`, over a connection that its client has to itself (private link).
@@ -232,7 +246,9 @@ impl Shard {
                         units: self.admission.settle_waiting(&charge, now),
                     });
                     let waiting = Waiting::new(arguments, slot, self.clients.has_own_terms());
-                    (Kind::Waits(Waiting { paid_ahead, ..waiting }), None)
+                    let later = if awaits_copies { self.stores_to_wait_for(id) } else { Vec::new() };
+                    let later = later.into_iter().filter(|store| *store != backend).collect();
+                    (Kind::Waits(Waiting { later, paid_ahead, ..waiting }), None)
                 } else {
                     (Kind::Plain, charge)
                 };
@@ -721,7 +737,7 @@ impl Shard {
         &mut self,
         (link, holder): (PrivateId, ClientId),
         request: PrivateRequest,
-        (mut reply, step_error): (Vec<u8>, Option<&[u8]>),
+        (reply, step_error): (Vec<u8>, Option<&[u8]>),
         (size, busy_micros): (ReplySize, u32),
         now: Now,
     ) {
@@ -730,6 +746,9 @@ impl Shard {
         if waits && self.withdraw_reply((link, holder), &mut request, (&reply, size), now) {
             return;
         }
+        let Some((mut request, mut reply)) = self.wait_for_next((link, holder), request, reply, now) else {
+            return;
+        };
         let took_micros = if waits { 0 } else { now.monotonic.nanos_since(request.began) / 1_000 };
         let outcome = measured_privately(request.nature, (&reply, size), took_micros, busy_micros);
         self.hot_keys.compare_read(&request.read, &reply);
@@ -976,19 +995,74 @@ impl Shard {
         let Some(node) = node.filter(|node| node.backend != from && waiting.tries <= TRIES_MAX) else {
             return Some(request);
         };
+        let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
+        let (bytes, replies) = if is_asking { (behind_asking(&left), 2) } else { (left, 1) };
         // For a client that has just left the request is not sent again; its link is closed at the end of the
         // turn.
+        self.send_to_another((link, holder), node.backend, (&bytes, replies), request, now)
+    }
+
+    /// Sends a `WAIT` or `WAITAOF` that has waited at one store to the next of the stores that the client has
+    /// written to, where it waits for the rest of its timeout. Returns the request, with the reply for its
+    /// client, if no other store is to be asked: the least of what the stores have confirmed, or the error
+    /// that one of them has returned as its `reply`. `holder` is the client that has the `link`.
+    fn wait_for_next(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        mut request: PrivateRequest,
+        reply: Vec<u8>,
+        now: Now,
+    ) -> Option<(PrivateRequest, Vec<u8>)> {
+        let passed = now.monotonic.since(request.began);
+        let Kind::Waits(waiting) = &mut request.kind else { return Some((request, reply)) };
+        if waiting.later.is_empty() && waiting.least.is_empty() || reply.starts_with(b"-") {
+            return Some((request, reply));
+        }
+        let least = call::least_confirmed(&waiting.least, &reply).unwrap_or(reply);
+        let Some(store) = waiting.later.pop() else { return Some((request, least)) };
+        let rest = if waiting.is_asked_to_end {
+            call::without_wait(&waiting.frame)
+        } else {
+            call::with_time_left(&waiting.frame, passed)
+        };
+        waiting.least = least;
+        waiting.begin_anew();
+        let message = [BEFORE_WAIT.0, &rest].concat();
+        let unsent = self.send_to_another((link, holder), store, (&message, BEFORE_WAIT.1 + 1), request, now);
+        let Some(request) = unsent else {
+            if self.is_leaving(holder) {
+                self.leaving.push(holder);
+            }
+            return None;
+        };
+        let mut error = Vec::new();
+        let (counter, refusal) = NotSent::Links.refusal(self.env.backend_name(store));
+        refusal.encode(&mut error);
+        self.env.counters.add(counter, 1);
+        Some((request, error))
+    }
+
+    /// Sends a blocking command, which was sent over `link` before, to another store, over a link that is lent for
+    /// it. `message` has its bytes, with the number of replies to them. Returns the request if it is not sent,
+    /// because its client (`holder`) has left, or because no link can be had.
+    fn send_to_another(
+        &mut self,
+        (link, holder): (PrivateId, ClientId),
+        store: BackendId,
+        message: (&[u8], usize),
+        request: PrivateRequest,
+        now: Now,
+    ) -> Option<PrivateRequest> {
         let Some(client) = self.clients.find(holder) else { return Some(request) };
-        let left = call::with_time_left(&waiting.frame, now.monotonic.since(request.began));
         let (tenant, protocol) = (client.identity().tenant_id(), client.protocol());
-        let place = (node.backend, client.database());
+        let place = (store, client.database());
         if client.watch().is_some() {
             // The call goes on over another link, so a watched key may change unseen.
             self.break_watch(holder, now);
         } else {
             self.return_link((holder, link), false, now);
         }
-        let lent = match self.link_for_tracking(holder, node.backend, now) {
+        let lent = match self.link_for_tracking(holder, store, now) {
             Ok(None) => {
                 self.private.lend(&mut self.env, (holder, tenant), (place, protocol), Purpose::Other, now)
             }
@@ -1000,8 +1074,8 @@ impl Shard {
             client.release_ties();
             return Some(request);
         };
-        let (bytes, replies) = if is_asking { (behind_asking(&left), 2) } else { (left, 1) };
-        self.private.send(&mut self.env, lent, (Message::Small(&bytes), replies), request, now);
+        let (bytes, replies) = message;
+        self.private.send(&mut self.env, lent, (Message::Small(bytes), replies), request, now);
         None
     }
 
@@ -1108,7 +1182,7 @@ impl Shard {
                 self.private.await_late(link);
                 continue;
             }
-            let may_have_happened = self.private.may_write(link);
+            let may_have_happened = self.private.may_write(link) && self.private.may_have_sent(link);
             let Some(waited) = self.private.waited(link, now.monotonic) else { continue };
             let mut text = self.env.pool.take();
             Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);
@@ -1119,9 +1193,10 @@ impl Shard {
     }
 
     /// Gives up a client's request in flight on a private link (unshared connection to a store), and answers it with
-    /// the error `text` (an empty text sends the client nothing). After that the client is closed if it waited in a
-    /// blocking command, or if keys are tracked over the link.
+    /// the error `text` (an empty text, for a client that is leaving, sends nothing). After that the client is closed
+    /// if it waited in a blocking command that may have reached the store, or if keys are tracked over the link.
     pub(super) fn abandon_call(&mut self, (holder, link): (ClientId, PrivateId), text: &[u8], now: Now) {
+        let was_sent = text.is_empty() || self.private.may_have_sent(link);
         let Some(request) = self.abandon_private(link, now) else { return };
         let tracked = self.tracks_over(holder, link);
         if let Some(client) = self.clients.find(holder) {
@@ -1131,7 +1206,7 @@ impl Shard {
             }
             client.release_ties();
         }
-        self.end_unanswered(request, true, text, now);
+        self.end_unanswered(request, was_sent, text, now);
         if tracked && self.clients.find(holder).is_some() {
             // Without the link on which its keys are tracked, the client would miss changes of the keys that it
             // keeps.

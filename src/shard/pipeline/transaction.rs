@@ -95,6 +95,8 @@ impl Shard {
         let place = transaction.place();
         let selects = transaction.take_selects();
         let nature = Nature::of_transaction(transaction.hides_work());
+        let backend = place.map_or_else(|| self.first_place().1, |(_, backend)| backend);
+        self.clients.client(id).note_write(nature, Some(backend));
         if self.watches(id) {
             // An empty transaction must reach the store too, because it fails if a watched key has changed.
             let (block, replies) =

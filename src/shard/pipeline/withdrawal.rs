@@ -139,7 +139,9 @@ impl Shard {
                     NodeRefusal::parse(reply),
                     Some(NodeRefusal::Moved { .. } | NodeRefusal::Ask { .. })
                 ));
-        if !has_slot_left && !call::is_in_vain(&waiting.frame, reply) {
+        // `WAIT` before several stores is not over while other stores are to be asked.
+        let waits_on = !waiting.later.is_empty() && !reply.starts_with(b"-");
+        if !has_slot_left && !waits_on && !call::is_in_vain(&waiting.frame, reply) {
             return false;
         }
         self.hot_keys.end_writes(&request.cells);

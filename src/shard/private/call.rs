@@ -112,6 +112,34 @@ pub fn with_time_left(frame: &[u8], passed: Duration) -> Vec<u8> {
     changed.unwrap_or_else(|| frame.to_vec())
 }
 
+/// Returns a blocking command (`frame`) that ends 1 ms after the store has received it; unchanged if its words are
+/// not known.
+pub fn without_wait(frame: &[u8]) -> Vec<u8> {
+    let changed = with_words(frame, |words| {
+        let (place, units) = Name::of(words)?.timeout(words)?;
+        Some(with_word(words, place, if units > 1.0 { b"1" } else { b"0.001" }))
+    });
+    changed.unwrap_or_else(|| frame.to_vec())
+}
+
+/// Returns the reply that confirms no more copies than either of two replies of stores to the same `WAIT` or
+/// `WAITAOF`; None if they are not numbers, or not equally many.
+pub fn least_confirmed(one: &[u8], other: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    if let (Some(one), Some(other)) = (reply::integer(one), reply::integer(other)) {
+        encode::integer(&mut out, one.min(other));
+        return Some(out);
+    }
+    let numbers = |told| reply::elements(told)?.map(reply::integer).collect::<Option<Vec<_>>>();
+    let (one, other) = (numbers(one)?, numbers(other)?);
+    if one.len() != other.len() {
+        return None;
+    }
+    encode::array(&mut out, one.len());
+    one.iter().zip(&other).for_each(|(one, other)| encode::integer(&mut out, *one.min(other)));
+    Some(out)
+}
+
 /// Returns an encoded request in which the word at index `place` is replaced by `word`.
 fn with_word(words: &Arguments<'_>, place: usize, word: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(words.frame().len() + word.len() + 8);
@@ -196,6 +224,14 @@ mod tests {
             ("WAITAOF 1 1 0", "WAITAOF 1 1 0"),
             ("WAITAOF 1 1 3000", "WAITAOF 1 1 500"),
         ];
+        for (request, changed) in [
+            ("BLPOP a 0", "BLPOP a 0.001"),
+            ("WAIT 1 0", "WAIT 1 1"),
+            ("WAITAOF 1 1 3000", "WAITAOF 1 1 1"),
+            ("FUTURE.POP a 10", "FUTURE.POP a 10"),
+        ] {
+            assert_eq!(without_wait(&encoded(request)), encoded(changed));
+        }
         for (request, changed) in cases {
             let told = with_time_left(&encoded(request), Duration::from_millis(2_500));
             assert_eq!(String::from_utf8_lossy(&told), String::from_utf8_lossy(&encoded(changed)));
@@ -241,6 +277,16 @@ mod tests {
             ("WAITAOF 1 2 0", "*2\r\n:1\r\n:2\r\n", false),
         ] {
             assert_eq!(is_in_vain(&encoded(request), told.as_bytes()), in_vain, "{request} {told}");
+        }
+        for (one, other, least) in [
+            (":2\r\n", ":10\r\n", Some(":2\r\n")),
+            ("*2\r\n:1\r\n:3\r\n", "*2\r\n:0\r\n:4\r\n", Some("*2\r\n:0\r\n:3\r\n")),
+            (":2\r\n", "*2\r\n:0\r\n:4\r\n", None),
+            ("", ":2\r\n", None),
+            ("*1\r\n+x\r\n", "*1\r\n:1\r\n", None),
+        ] {
+            let told = least_confirmed(one.as_bytes(), other.as_bytes());
+            assert_eq!(told.as_deref(), least.map(str::as_bytes), "{one} {other}");
         }
         let is_known = |request| with_words(&encoded(request), |words| Some(is_known(words)));
         assert_eq!((is_known("BRPOP a 0"), is_known("FUTURE.POP a 0")), (Some(true), Some(false)));

@@ -331,7 +331,7 @@ impl Link {
     /// nothing unless that request was sent and may write, and the store has named the connection. A blocking
     /// command needs no fence: its client is gone or is closed, so no later request of that client follows.
     pub(super) fn raise_fence(&mut self, env: &mut Env) {
-        let was_sent = self.state == State::Open && !self.is_held && self.put_off_until.is_none();
+        let was_sent = self.may_have_sent();
         let may_write = self
             .in_flight
             .as_ref()
@@ -392,6 +392,12 @@ impl Link {
     /// True if the link is open and all bytes that were to be sent over it have been written to the socket.
     pub(super) fn is_sent(&self) -> bool {
         self.state == State::Open && self.output.is_empty() && !self.is_sending
+    }
+
+    /// True if the request in flight on the link may have reached the store. False if it certainly has not, because
+    /// the link is not open yet or the request is held back.
+    pub(super) fn may_have_sent(&self) -> bool {
+        self.state == State::Open && !self.is_held && self.put_off_until.is_none()
     }
 
     /// True if the request in flight on the link is a blocking command, whose reply may never come.

@@ -160,6 +160,12 @@ pub struct Waiting {
     /// `:0` (the command is not blocked there, perhaps as it has not arrived yet), or the reply was lost. From 20
     /// on (`TOLD_MAX`), which an error sets at once, weir does not ask again.
     pub told: u8,
+    /// The stores that a `WAIT` or `WAITAOF` asks after the present one, the last of them first; empty for other
+    /// commands.
+    pub later: Vec<BackendId>,
+    /// The least number of copies that the stores asked so far have confirmed, as the reply to a `WAIT` or
+    /// `WAITAOF`; empty until one has.
+    pub least: Vec<u8>,
     /// The account that the reply is charged to, with the part of the price that was taken for the reply when the
     /// command began; None where requests have no prices.
     pub paid_ahead: Option<PaidAhead>,
@@ -192,11 +198,19 @@ impl Waiting {
             tries: 0,
             can_move,
             told: 0,
+            later: Vec::new(),
+            least: Vec::new(),
             paid_ahead: None,
             is_asked_to_end: false,
             is_withheld: false,
             may_have_ended: false,
         }
+    }
+
+    /// Prepares for sending the blocking command to another store, which nobody has asked to end it.
+    pub const fn begin_anew(&mut self) {
+        self.told = 0;
+        (self.is_asked_to_end, self.is_withheld, self.may_have_ended) = (false, false, false);
     }
 
     /// True if the core itself, not a client, has asked the store to end the blocking command, and the store has
@@ -1219,6 +1233,11 @@ impl PrivateLinks {
         }
     }
 
+    /// True if the request in flight on a private link (unshared connection to a store) may have reached the store.
+    pub fn may_have_sent(&self, id: PrivateId) -> bool {
+        self.peek(id).is_some_and(Link::may_have_sent)
+    }
+
     /// True if the request in flight on a private link (unshared connection to a store) may write.
     pub fn may_write(&self, id: PrivateId) -> bool {
         self.peek(id)
@@ -1236,7 +1255,7 @@ impl PrivateLinks {
         let connection = self.connection(id);
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
         let was_asked = link.state == State::Open && link.output.is_empty();
-        let was_sent = was_asked && !link.is_held && link.put_off_until.is_none();
+        let was_sent = was_asked && link.may_have_sent();
         // A store that pops an element and sees the end of the connection in one round drops the reply: only a
         // command over another connection comes surely before or after.
         let is_told = was_asked && self.unblock(env, id, false, now);
@@ -1412,7 +1431,7 @@ impl PrivateLinks {
             self.events.push_back(Event::Feed { backend: link.backend, said: Err(reason) });
         }
         if let Some((holder, _)) = holder.filter(|_| !was_abandoned) {
-            let was_sent = link.state == State::Open && !link.is_held && link.put_off_until.is_none();
+            let was_sent = link.may_have_sent();
             let (request, backend) = (link.in_flight.take(), link.backend);
             self.events.push_back(Event::Lost { link: id, holder, request, backend, reason, was_sent });
         }

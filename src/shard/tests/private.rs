@@ -216,6 +216,22 @@ fn a_deadline_ends_the_wait_with(hot: Mode) {
 }
 
 #[test]
+fn a_deadline_that_passes_before_the_call_is_sent_changes_nothing() {
+    for words in [["BLPOP", "q", "0"].as_slice(), &["WATCH", "k"]] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
+        rig.told(client);
+        // The store has not answered the greeting of the new link yet.
+        rig.send(client, &[words]);
+        rig.wait(Duration::from_millis(201));
+        assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=200\r\n");
+        rig.send(client, &[&["PING"]]);
+        assert_eq!((rig.told(client).as_str(), links(&rig)), ("+PONG\r\n", (0, 0)));
+    }
+}
+
+#[test]
 fn a_deadline_is_only_counted_or_ignored_where_that_is_wanted() {
     for (mode, waits, late) in [(Mode::On, true, 0), (Mode::Off, false, 0), (Mode::Shadow, false, 1)] {
         let mut rig = Rig::with(1, 1, |settings| {
@@ -669,6 +685,104 @@ fn a_slot_that_moves_breaks_the_watch_of_its_keys() {
     assert_eq!(rig.told(waits), "*-1\r\n");
     rig.send(waits, transaction);
     assert_eq!(rig.told(waits), "+OK\r\n+QUEUED\r\n*-1\r\n");
+}
+
+/// Answers the greeting of the private link (connection that one client has to itself) that was opened last; none
+/// is there on a link that was open before.
+fn greet_if_new(rig: &mut Rig) {
+    if !rig.frames("\r\nID\r\n").is_empty() {
+        greet(rig);
+    }
+}
+
+/// Answers the requests that precede a `WAIT` with these `words`, which is the only other request at the stores.
+fn begin_wait(rig: &mut Rig, words: &str) {
+    greet_if_new(rig);
+    rig.answer_first("PING", "+PONG\r\n");
+    rig.answer_first("SPUBLISH", ":0\r\n");
+    assert_eq!(rig.words_at_stores(), ["WAIT"]);
+    assert_eq!(rig.frames("WAIT")[0].frame.as_bytes(), request(&words.split(' ').collect::<Vec<_>>()));
+}
+
+/// Has a store answer a `WAIT` with these `words`, and the requests that precede it.
+fn confirm(rig: &mut Rig, words: &str, reply: &str) {
+    begin_wait(rig, words);
+    rig.answer_first("WAIT", reply);
+}
+
+#[test]
+fn a_wait_for_replicas_asks_each_store_that_the_client_has_written_to() {
+    let mut rig = lending(1, 3, 10);
+    let client = rig.client(0);
+    // A client that has written nothing yet hears of the store with the fewest replicas.
+    rig.send(client, &[&["WAIT", "1", "5000"]]);
+    begin_wait(&mut rig, "WAIT 1 5000");
+    rig.wait(Duration::from_secs(2));
+    rig.answer_first("WAIT", ":2\r\n");
+    assert_eq!(rig.told(client), "");
+    confirm(&mut rig, "WAIT 1 3000", ":1\r\n");
+    confirm(&mut rig, "WAIT 1 3000", ":3\r\n");
+    assert_eq!((rig.told(client).as_str(), links(&rig).0), (":1\r\n", 0));
+    // Reads do not count, and neither does a store that only others have written to.
+    let keys = [0, 1, 2].map(|store| rig.key(0, store));
+    rig.send(client, &[&["GET", &keys[0]], &["SET", &keys[1], "v"]]);
+    rig.answer_first("GET", "$-1\r\n");
+    rig.answer_first("SET", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["WAIT", "2", "1000"]]);
+    confirm(&mut rig, "WAIT 2 1000", ":2\r\n");
+    assert_eq!(rig.told(client), ":2\r\n");
+    // The first store lets the whole time pass, so the next says at once what it knows.
+    rig.send(client, &[&["MULTI"], &["SET", &keys[2], "v"], &["EXEC"]]);
+    rig.answer_first("MULTI", "+OK\r\n");
+    rig.answer_first("SET", "+QUEUED\r\n");
+    rig.answer_first("EXEC", "*1\r\n+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["WAIT", "2", "1000"], &["GET", &keys[0]]]);
+    begin_wait(&mut rig, "WAIT 2 1000");
+    rig.wait(Duration::from_millis(1_001));
+    rig.answer_first("WAIT", ":0\r\n");
+    confirm(&mut rig, "WAIT 2 1", ":2\r\n");
+    rig.answer_first("GET", "$-1\r\n");
+    assert_eq!(rig.told(client), ":0\r\n$-1\r\n");
+    // An error of one store is the reply, and so is the loss of one.
+    rig.send(client, &[&["WAIT", "2", "0"]]);
+    confirm(&mut rig, "WAIT 2 0", ":2\r\n");
+    confirm(&mut rig, "WAIT 2 0", "-ERR no\r\n");
+    assert_eq!(rig.told(client), "-ERR no\r\n");
+    rig.send(client, &[&["WAIT", "2", "0"]]);
+    confirm(&mut rig, "WAIT 2 0", ":2\r\n");
+    begin_wait(&mut rig, "WAIT 2 0");
+    rig.lose("WAIT");
+    assert!(rig.told(client).starts_with("-UNAVAILABLE "));
+}
+
+#[test]
+fn a_wait_for_replicas_ends_at_all_stores_when_one_is_told_to_end_it() {
+    let mut rig = lending(1, 2, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["CLIENT", "ID"], &["WAIT", "1", "0"]]);
+    let number = rig.told(client)[1..].trim().to_owned();
+    begin_wait(&mut rig, "WAIT 1 0");
+    let told = rig.shards[0].handle_clients_asked(&unblocking(&number), rig.now);
+    assert_eq!(told, ClientsTold::Counted(1));
+    rig.turns();
+    greet_if_new(&mut rig);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("WAIT", ":0\r\n");
+    confirm(&mut rig, "WAIT 1 1", ":1\r\n");
+    assert_eq!(rig.told(client), ":0\r\n");
+    // In a takeover the next process asks all stores again, also those that have confirmed.
+    rig.send(client, &[&["WAIT", "1", "0"]]);
+    confirm(&mut rig, "WAIT 1 0", ":1\r\n");
+    begin_wait(&mut rig, "WAIT 1 0");
+    let (shard, id) = rig.clients[client];
+    rig.shards[shard].withdraw_waiting(id, rig.now);
+    rig.turns();
+    greet_if_new(&mut rig);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("WAIT", ":0\r\n");
+    assert_eq!((rig.taken(client).held, rig.told(client)), (request(&["WAIT", "1", "0"]), String::new()));
 }
 
 #[test]
