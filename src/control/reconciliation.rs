@@ -23,6 +23,9 @@ pub struct Reconciliation {
     /// This process's part of each bucket that a fleet (weir processes that share quotas) shares. Buckets of
     /// users that are not listed have the part in `users`.
     parts: HashMap<BucketId, Part>,
+    /// The parts of users' buckets that the process before this one gave out, which hold for users without parts of
+    /// their own in `parts`. Such users are still looked for among those with high demand.
+    inherited: HashMap<BucketId, Part>,
     /// State for users' quotas that are shared with other hosts; None if they are not shared.
     users: Option<Users>,
     /// The latest version of the quotas that a core reported; reports under earlier versions change no
@@ -73,6 +76,7 @@ impl Reconciliation {
             rhythm,
             pools: BucketTable::new(POOLS_MAX),
             parts: HashMap::new(),
+            inherited: HashMap::new(),
             users: None,
             version: 0,
             forgiven: 0,
@@ -100,7 +104,7 @@ impl Reconciliation {
     /// Sets the part of a shared bucket that the process before this one gave out, for when the bucket comes
     /// into use here.
     pub fn inherit_part(&mut self, bucket: BucketId, part: Part) {
-        self.parts.insert(bucket, part);
+        self.inherited.insert(bucket, part);
     }
 
     /// Sets the terms for users without parts of their own, and begins to look for users with high demand.
@@ -120,7 +124,10 @@ impl Reconciliation {
         let Some(users) = &mut self.users else { return Vec::new() };
         let stretch = users.stretch;
         users.stretch = stretch.wrapping_add(1);
-        let heavy = std::mem::take(&mut users.heavy);
+        let mut heavy = std::mem::take(&mut users.heavy);
+        // A user whose pool was dropped meanwhile, as it was full again, has crossed the floor more than once.
+        heavy.sort_unstable();
+        heavy.dedup();
         let known = heavy.into_iter().filter_map(|bucket| Some((bucket, self.pools.get(bucket)?)));
         let heavy = known.map(|(bucket, pool)| HeavyUser {
             bucket,
@@ -142,6 +149,7 @@ impl Reconciliation {
     /// shared, the part that is common to all users.
     pub fn forget_part(&mut self, bucket: BucketId) {
         self.parts.remove(&bucket);
+        self.inherited.remove(&bucket);
     }
 
     /// Returns this process's part of a bucket that hosts of a fleet (weir processes that share quotas)
@@ -149,7 +157,8 @@ impl Reconciliation {
     pub fn shared_part(&self, bucket: BucketId) -> Option<Part> {
         // Where users' quotas are shared, the buckets of tenants and the global one always have parts of
         // their own.
-        self.parts.get(&bucket).copied().or(self.users.as_ref().map(|users| users.terms.part))
+        let own = self.parts.get(&bucket).or_else(|| self.inherited.get(&bucket)).copied();
+        own.or(self.users.as_ref().map(|users| users.terms.part))
     }
 
     /// Returns this process's part of a bucket, which is the whole if it is not shared.
@@ -272,5 +281,25 @@ mod tests {
         assert_eq!(pools.pools(), 2_000, "nobody's bucket is full again");
         tell(&mut pools, (2_000..3_000).map(spent_one).collect(), 1_200);
         assert_eq!(pools.pools(), 2_000, "those of the first thousand are");
+    }
+
+    #[test]
+    fn a_user_whose_pool_was_dropped_in_between_is_named_once() {
+        let mut pools = Reconciliation::new(Rhythm {
+            period: Duration::from_millis(10),
+            lease: Duration::from_millis(50),
+        });
+        pools.share_users(UserTerms {
+            part: Part::of_billionths(500_000_000),
+            floor: Part::of_billionths(50_000_000),
+        });
+        for millis in [0, 500] {
+            tell(&mut pools, vec![spent_one(1), spent_one(2)], millis);
+            // A pool that is full and idle is dropped, and then forgets what was asked for.
+            pools.pools.sweep(100, |_| true);
+        }
+        tell(&mut pools, vec![spent_one(1)], 600);
+        let heavy: Vec<BucketId> = pools.take_heavy_users().iter().map(|user| user.bucket).collect();
+        assert_eq!(heavy, [BucketId(1)], "the other has no pool");
     }
 }

@@ -275,7 +275,6 @@ impl Fleet {
         let added = self.choose(elapsed, hosts);
         let gone = self.others.iter().filter(|(_, seen)| seen.missed >= FORGOTTEN_AFTER);
         let gone: Vec<HostId> = gone.map(|(id, _)| *id).take(FLEET_FORGOTTEN_AT_ONCE).collect();
-        self.others.retain(|id, _| !gone.contains(id));
         self.tick += 1;
         self.asked_at = Some(now);
         self.asked = Some(Asked { at: now, elapsed, added: added.clone() });

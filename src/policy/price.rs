@@ -11,6 +11,8 @@ use crate::values::{MicroUnits, Price, Weights};
 /// price, since slowness is often caused by other requests.
 pub const SLOWNESS_SHARE_MAX: u64 = 4;
 
+/// Number of millionths in a thousandth of a request unit.
+const MICRO_PER_MILLI: MicroUnits = 1_000;
 /// Maximum number of entries (elements of a key) that a store can look at in a microsecond. Limits how many
 /// entries a request is charged for, given the time that it took.
 const LOOKED_AT_PER_MICRO: u64 = 5;
@@ -51,17 +53,21 @@ impl Asked {
         self.keys = self.keys.saturating_add(other.keys);
         self.looks_at = self.looks_at.saturating_add(other.looks_at);
         self.hidden =
-            self.hidden.saturating_add(other.hidden).saturating_add(quote.floor.beyond(quote.fixed));
+            self.hidden.saturating_add(other.hidden).saturating_add(quote.floor().beyond(quote.fixed));
     }
 }
 
 /// Facts known about a request's cost before it is carried out, converted to prices as far as possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quote {
-    /// Price that is due whatever the reply is: for the request as such and its bytes.
+    /// Price that is due whatever the reply is: for the request as such, its bytes, and the surcharge.
     pub fixed: Price,
-    /// Least price of the request, whatever its reply (set by its kind of command).
-    pub floor: Price,
+    /// Least price of the request without the surcharge, whatever its reply (set by its kind of command), in
+    /// millionths of a request unit.
+    pub floor: u32,
+    /// Surcharge of a strained backend, which is due beside every other term of the price, in thousandths of a
+    /// request unit.
+    pub surcharge_milli: u32,
     /// Number of keys that the request writes, where it names several.
     pub keys: u32,
     /// Maximum number of entries (elements of a key) that the request may look at without its reply showing
@@ -120,6 +126,26 @@ impl Breakdown {
     }
 }
 
+impl Quote {
+    /// Returns the least price of the request, whatever its reply, with the surcharge.
+    #[inline]
+    pub fn floor(&self) -> Price {
+        Price::new(u64::from(self.floor) + self.surcharge())
+    }
+
+    /// Adds a surcharge to the price, in millionths of a request unit, and returns what is added: `on_top`, rounded
+    /// down to thousandths of a request unit, at most four million request units.
+    pub fn add_surcharge(&mut self, on_top: MicroUnits) -> MicroUnits {
+        self.surcharge_milli = in_32_bits(on_top / MICRO_PER_MILLI);
+        self.fixed = Price::new(self.fixed.micro().saturating_add(self.surcharge()));
+        self.surcharge()
+    }
+
+    const fn surcharge(&self) -> MicroUnits {
+        self.surcharge_milli as MicroUnits * MICRO_PER_MILLI
+    }
+}
+
 impl Weights {
     /// Computes the part of a request's price that is known when the request (`asked`) arrives, and its least
     /// price (floor).
@@ -131,7 +157,7 @@ impl Weights {
             .saturating_add(per_kib(asked.bytes_in, self.kib_in))
             .saturating_add(asked.hidden);
         let (keys, looks_at) = (in_32_bits(asked.keys), in_32_bits(asked.looks_at));
-        Quote { fixed: Price::new(fixed), floor: Price::new(asked.floor), keys, looks_at }
+        Quote { fixed: Price::new(fixed), floor: in_32_bits(asked.floor), surcharge_milli: 0, keys, looks_at }
     }
 
     /// Returns the price to take from buckets before a request is carried out: the fixed part, plus what such
@@ -141,7 +167,7 @@ impl Weights {
     #[inline]
     pub fn estimate(&self, quote: &Quote, expected: MicroUnits) -> Price {
         Price::new(quote.fixed.micro().saturating_add(self.rest_of_estimate(quote, expected)))
-            .max(quote.floor)
+            .max(quote.floor())
     }
 
     /// Returns the part of a request's estimated price that is added to what is certain on arrival: what such
@@ -164,7 +190,7 @@ impl Weights {
     #[inline]
     pub fn actual(&self, quote: &Quote, measured: &Measured) -> Price {
         // Fast path of nearly every reply: one value, in its usual time, to a request without a floor.
-        let more = u64::from(quote.keys | quote.looks_at) | quote.floor.micro();
+        let more = u64::from(quote.keys | quote.looks_at | quote.floor);
         if more | measured.rows | measured.slowness_micros | measured.busy_micros == 0 {
             let bytes_out = per_kib(measured.bytes_out, self.kib_out);
             return Price::new(quote.fixed.micro().saturating_add(bytes_out));
@@ -232,13 +258,14 @@ impl Weights {
         };
         let rows = measured.rows.max(looked_at).saturating_mul(self.row);
         let keys = u64::from(quote.keys).saturating_mul(self.key);
-        let (fixed, floor) = (quote.fixed.micro(), quote.floor.micro());
+        let (fixed, floor) = (quote.fixed.micro(), quote.floor().micro());
         let rest = fixed.saturating_add(bytes_out).saturating_add(rows).saturating_add(keys);
         let slowness = match measured.slowness_micros {
             0 => 0,
             excess => self.slowness(excess).min(rest.max(floor).saturating_mul(SLOWNESS_SHARE_MAX)),
         };
         let busy = measured.busy_micros.saturating_mul(self.busy_ms) / 1_000;
+        let busy = busy.saturating_add(quote.surcharge());
         let to_floor = floor.max(busy).saturating_sub(rest.saturating_add(slowness));
         Breakdown { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
     }
@@ -375,6 +402,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_surcharge_is_due_beside_the_floor_and_the_time_that_a_request_takes() {
+        let weights = Weights::default();
+        for floor in [0, 5 * UNIT] {
+            let quote = weights.quote(&Asked { floor, ..GET });
+            let mut strained = quote;
+            let added = strained.add_surcharge(2_500_999);
+            assert_eq!(added, 2_500_000);
+            for expected in [0, 20 * UNIT] {
+                let usual = weights.estimate(&quote, expected).micro();
+                assert_eq!(weights.estimate(&strained, expected).micro(), usual + added);
+            }
+            for (busy_micros, rows) in [(0, 0), (249, 0), (2_000, 0), (2_000, 3_000)] {
+                let measured = Measured { rows, busy_micros, ..Measured::default() };
+                let [usual, dear] = [quote, strained].map(|quote| weights.actual(&quote, &measured));
+                assert_eq!(dear.micro(), usual.micro() + added);
+                assert_eq!(dear.beyond(strained.fixed), usual.beyond(quote.fixed), "as much is learnt");
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn no_price_is_more_than_the_most_or_less_than_what_is_known(
@@ -393,7 +441,7 @@ mod tests {
                 weights.estimate(&quote, rows), weights.actual(&quote, &measured), weights.breakdown(&asked, &measured).total()
             ] {
                 prop_assert!(price.signed() >= 0 && price.micro() <= PRICE_MAX);
-                prop_assert!(price >= quote.fixed && price >= quote.floor);
+                prop_assert!(price >= quote.fixed && price >= quote.floor());
             }
             prop_assert!(weights.quote(&one).fixed <= quote.fixed);
         }

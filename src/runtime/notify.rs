@@ -34,9 +34,12 @@ impl Notify {
         self.tell("READY=1");
     }
 
-    /// Notifies the service manager that the process `pid` is the main process of the service from now on.
+    /// Notifies the service manager that the process `pid` is the main process of the service from now on. Does
+    /// nothing if it is 0, the number of a process that cannot be seen from here, in another container.
     pub fn main_process(&self, pid: i32) {
-        self.tell(&format!("MAINPID={pid}"));
+        if pid != 0 {
+            self.tell(&format!("MAINPID={pid}"));
+        }
     }
 
     /// Notifies the service manager that weir is about to end.
@@ -118,6 +121,8 @@ mod tests {
         {
             let manager = super::address(&called).expect("it is there");
             let notify = Notify { manager: Some(Arc::new(manager)), watchdog: None };
+            // A process without a number here can be the main process of no service.
+            notify.main_process(0);
             notify.ready();
             let mut word = [0; 64];
             let length = listening.recv(&mut word).expect("a word");

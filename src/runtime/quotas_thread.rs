@@ -43,17 +43,7 @@ impl QuotasThread {
 
     fn run(mut self) {
         loop {
-            let mut reload = false;
-            while let Ok(letter) = self.letters.try_recv() {
-                match letter {
-                    // However many reloads were ordered meanwhile, the file is read once.
-                    ToQuotas::Reload => reload = true,
-                    ToQuotas::Check { body, ticket } => self.check(&body, ticket),
-                }
-            }
-            if reload {
-                self.reload();
-            }
+            self.carry_out_orders();
             self.wait();
             if self.file.as_mut().is_some_and(|file| file.watch.has_changed()) {
                 self.read_file(QuotaSource::Change);
@@ -61,12 +51,35 @@ impl QuotasThread {
         }
     }
 
-    fn reload(&self) {
+    /// Carries out the orders that have arrived, in the order in which they were given, as each result replaces the
+    /// quotas of the one before. Of several reloads that follow one another, only one is carried out.
+    fn carry_out_orders(&mut self) {
+        let mut reload = false;
+        while let Ok(letter) = self.letters.try_recv() {
+            match letter {
+                ToQuotas::Reload => reload = true,
+                ToQuotas::Check { body, ticket } => {
+                    if std::mem::take(&mut reload) {
+                        self.reload();
+                    }
+                    self.check(&body, ticket);
+                }
+            }
+        }
+        if reload {
+            self.reload();
+        }
+    }
+
+    fn reload(&mut self) {
         if let Some(token @ TokenSource::File(path)) = &self.token {
             let read = check_rereadable(path)
                 .map_err(|problem| format!("--admin-token-file {}: {problem}", path.display()))
                 .and_then(|()| token.load().map_err(|error| error.to_string()));
             self.control.post(ToControl::Token(read));
+        }
+        if let Some(file) = &mut self.file {
+            file.watch.note_read();
         }
         self.read_file(QuotaSource::Signal);
     }
@@ -103,5 +116,81 @@ impl QuotasThread {
             // Reading resets the eventfd; the value read, a count of messages, is of no use.
             let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::clock::Clock;
+
+    /// A quotas thread that is not started, its quota file, and the two ends that the control executor has of
+    /// the channels to and from it. The file is removed when the rig is dropped.
+    struct Rig {
+        path: PathBuf,
+        thread: QuotasThread,
+        orders: Mailbox<ToQuotas>,
+        told: Receiver<ToControl>,
+    }
+
+    impl Rig {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("weir-quotas-{name}-{}", std::process::id()));
+            std::fs::write(&path, "[default]\n").expect("a file can be written");
+            let (control, told, _) = Mailbox::for_executor().expect("an eventfd");
+            let (orders, letters, bell) = Mailbox::for_executor().expect("an eventfd");
+            let watch = FileWatch::new(&path, Clock::start());
+            let file = Some(QuotaFile { path: path.clone(), watch });
+            let thread = QuotasThread { file, token: None, control, letters, bell };
+            Self { path, thread, orders, told }
+        }
+
+        /// Has the thread carry out these orders, which have all arrived. Returns the sources and tickets of the
+        /// quotas that it has read, in the order in which they come into force.
+        fn reads(&mut self, orders: Vec<ToQuotas>) -> Vec<(QuotaSource, Option<u64>)> {
+            orders.into_iter().for_each(|order| self.orders.post(order));
+            self.thread.carry_out_orders();
+            let read = |letter| match letter {
+                ToControl::Quotas(read) => (read.source, read.ticket),
+                other => panic!("{other:?}"),
+            };
+            self.told.try_iter().map(read).collect()
+        }
+
+        fn has_changed(&mut self) -> bool {
+            self.thread.file.as_mut().expect("it has one").watch.has_changed()
+        }
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    fn check(ticket: u64) -> ToQuotas {
+        ToQuotas::Check { body: b"[default]\n".to_vec(), ticket }
+    }
+
+    #[test]
+    fn quotas_that_are_posted_after_a_signal_are_read_after_the_file() {
+        use ToQuotas::Reload;
+        let signal: (QuotaSource, Option<u64>) = (QuotaSource::Signal, None);
+        let post = |ticket: u64| (QuotaSource::Post, Some(ticket));
+        let mut rig = Rig::new("order");
+        assert_eq!(rig.reads(vec![Reload, check(1)]), [signal, post(1)]);
+        assert_eq!(rig.reads(vec![check(2), Reload]), [post(2), signal]);
+        let several = vec![Reload, Reload, check(3), check(4), Reload, Reload];
+        assert_eq!(rig.reads(several), [signal, post(3), post(4), signal]);
+    }
+
+    #[test]
+    fn a_change_that_was_read_at_a_signal_is_not_read_again() {
+        let mut rig = Rig::new("again");
+        std::fs::write(&rig.path, "[default]\nru_per_second = 5\n").expect("a file can be written");
+        assert_eq!(rig.reads(vec![ToQuotas::Reload, check(1)]).len(), 2);
+        assert!(!rig.has_changed(), "it would replace what was posted since");
+        std::fs::write(&rig.path, "[default]\nru_per_second = 50\n").expect("a file can be written");
+        assert!(rig.has_changed());
     }
 }

@@ -596,6 +596,21 @@ fn queue(kernel: &mut IoUring, entry: &squeue::Entry) -> bool {
     unsafe { kernel.submission().push(entry) }.is_ok()
 }
 
+/// Returns the process and the user at the other end of a Unix socket, as the kernel recorded them when the two
+/// ends were connected. The process ID is 0 if that process is in a PID namespace (a container) into which this
+/// process cannot see. A socket that is not connected has process 0 and the user 4,294,967,295, which nobody is.
+pub fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    // The function of rustix has a type for the process ID in which 0 cannot be.
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    let place = (&raw mut peer).cast::<libc::c_void>();
+    let fd = socket.as_raw_fd();
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, which `peer` has. It is made of
+    // integers, for which any bytes are valid.
+    let result = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, place, &raw mut length) };
+    if result == 0 { Ok(peer) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Returns the token of the descriptor whose operation ended with this completion; `None` if the operation goes
 /// on, or was on no descriptor whose operations are counted (a timer or a wake-up, for instance).
 fn finished(entry: &cqueue::Entry, completion: Option<&Completion>) -> Option<Token> {

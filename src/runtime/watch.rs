@@ -57,8 +57,8 @@ pub(super) struct FileWatch {
     path: PathBuf,
     /// The kernel's watch over the file; none if the kernel does not report changes.
     events: Option<Events>,
-    /// The metadata of the file when a change was last reported, or the watch began; none if it could not be
-    /// read then.
+    /// The metadata of the file when a change was last reported, the file was read for another reason, or the
+    /// watch began; none if it could not be read then.
     seen: Option<Stamp>,
     /// The change that was found and is not reported yet, because the file may not be complete; none if no
     /// change waits.
@@ -141,10 +141,10 @@ impl FileWatch {
         due.map_or(usual, |due| due.min(usual))
     }
 
-    /// Returns whether the file has changed since the last change that was reported, and is complete; false also
-    /// for a change that may not be complete yet, which a later call reports. Waits until no events have come
-    /// for 50 ms, at most 1 s. The caller calls it after an event, and when [`FileWatch::patience`] has passed;
-    /// further calls do no harm.
+    /// Returns whether the file has changed since the last change that was reported (or the last call of
+    /// [`FileWatch::note_read`]), and is complete; false also for a change that may not be complete yet, which a
+    /// later call reports. Waits until no events have come for 50 ms, at most 1 s. The caller calls it after an
+    /// event, and when [`FileWatch::patience`] has passed; further calls do no harm.
     pub fn has_changed(&mut self) -> bool {
         let mut news = self.settle();
         if news.is_some() || self.events.is_none() || Stamp::of(&self.path) != self.seen {
@@ -192,6 +192,13 @@ impl FileWatch {
         }
         self.seen = stamp;
         true
+    }
+
+    /// Takes the state that the file has now as reported, because the caller is about to read the file for another
+    /// reason. A change after this call is reported, also one that completes what the caller reads.
+    pub fn note_read(&mut self) {
+        self.pending = None;
+        self.seen = Stamp::of(&self.path);
     }
 
     fn complain(&self, error: &io::Error) {
@@ -569,6 +576,30 @@ mod tests {
         let _open = File::create(&file).expect("a file can be made");
         assert!(is_told(&watch) && !watch.has_changed());
         assert!(is_reported_when_due(&mut watch));
+    }
+
+    #[test]
+    fn a_change_that_was_read_already_is_not_reported() {
+        let folder = Folder::new("read");
+        let file = folder.file("quotas", "one");
+        let mut watch = watch(&file);
+        folder.file("quotas", "other");
+        watch.note_read();
+        assert!(is_told(&watch) && !watch.has_changed());
+        assert!(changes_by(&mut watch, || {
+            folder.file("quotas", "and another");
+        }));
+
+        // Only the beginning is read.
+        let mut out = File::create(&file).expect("a file can be made");
+        out.write_all(b"a half ").expect("it can be written");
+        assert!(is_told(&watch) && !watch.has_changed());
+        watch.note_read();
+        assert_eq!(watch.patience(), LOOKING);
+        assert!(!watch.has_changed());
+        out.write_all(b"and another").expect("it can be written");
+        drop(out);
+        assert!(is_told(&watch) && watch.has_changed() && !watch.has_changed());
     }
 
     #[test]

@@ -65,6 +65,13 @@ impl BackendLevels {
         self.highest != Level::Steady
     }
 
+    /// Returns a backend with the highest shedding level of all, which a refusal of a request to several backends
+    /// names.
+    pub fn worst(&self) -> BackendId {
+        let worst = self.levels.iter().position(|level| *level == self.highest);
+        BackendId(worst.unwrap_or_default() as u16)
+    }
+
     /// Returns the shedding level (which requests are refused or cost more) of a backend; for None, a request
     /// that goes to several backends, the highest level of all.
     pub fn level(&self, backend: Option<BackendId>) -> Level {

@@ -139,9 +139,11 @@ impl Part {
         self.reply.bytes()
     }
 
-    /// True if the part's write was carried out by its store, or may have been because its reply was lost.
+    /// True if the part's write was carried out by its store, or may have been, at least in part: its reply was lost,
+    /// or is an error that says so.
     fn may_have_happened(&self) -> bool {
-        self.outcome == Outcome::Lost || !is_error(self.bytes())
+        let reply = self.bytes();
+        self.outcome == Outcome::Lost || !is_error(reply) || reply.ends_with(MAY_HAVE_HAPPENED)
     }
 }
 
@@ -407,6 +409,8 @@ impl Gathering {
 
 /// Words appended to the error of one part of a write, when other parts may have been carried out.
 const REST_MAY_HAVE_HAPPENED: &[u8] = b" (the rest may have happened)\r\n";
+/// End of an error which says that a write may have been carried out, wholly or in part, although it failed.
+const MAY_HAVE_HAPPENED: &[u8] = b"may have happened)\r\n";
 
 fn is_error(part: &[u8]) -> bool {
     part.starts_with(b"-") || part.starts_with(b"!")
@@ -705,6 +709,11 @@ mod tests {
             assert_eq!(told(join.clone(), write, &[away, refused]), away.0);
             assert_eq!(told(join.clone(), write, &[refused, away]), refused.0);
             assert_eq!(told(join.clone(), write, &[lost, away]), lost.0);
+            // An error of another part may say that something was changed all the same.
+            for half in ["-OOM (the rest may have happened)\r\n", "-DEADLINE (it may have happened)\r\n"] {
+                assert_eq!(told(join.clone(), write, &[away, (half, served)]), rest);
+                assert_eq!(told(join.clone(), write, &[(half, served), away]), half);
+            }
             assert_eq!(told(join, write, &[done, ("!5\r\nERR x\r\n", served)]), "!5\r\nERR x\r\n");
         }
         assert_eq!(told(Join::Sum, Effect::Read, &[(":1\r\n", served), away]), away.0);

@@ -101,7 +101,7 @@ pub enum Refusal<'a> {
     Abandoned {
         /// Address of the backend that the request was sent to.
         backend: &'a str,
-        /// True if the request was a write, which may still be carried out.
+        /// True if the request was a write, or another one that is no read, which may still be carried out.
         may_have_happened: bool,
         /// Time after which the client may try again.
         retry_after: Duration,
@@ -123,12 +123,14 @@ pub enum Refusal<'a> {
         stage: Stage,
         /// Time that the request had waited in that stage: since its arrival, or since it was queued or sent.
         waited: Duration,
-        /// True if the request was a write and had been sent, so that it may be carried out.
+        /// True if the request was a write, or another one that is no read, and had been sent, so that it may be carried
+        /// out.
         may_have_happened: bool,
     },
 }
 
-/// Text appended to the refusal of a write that was sent and not answered.
+/// Text appended to the refusal of a write, or of another request that is no read, that was sent and not
+/// answered.
 const MAY_HAVE_HAPPENED: &str = " (it may have happened)";
 
 /// Reason why a request was not sent to its backend, or not to another one after a cluster node refused it; the

@@ -187,6 +187,67 @@ fn what_could_not_be_told_is_not_taken_out() {
     assert!(told(&mut bench, "GETRANGE large 0 99999").starts_with("$100000|"));
 }
 
+/// Returns an engine whose replies have at most `reply_bytes_max` bytes.
+fn tight(reply_bytes_max: usize) -> Bench {
+    Bench::with(EngineLimits { reply_bytes_max, ..EngineLimits::with_memory(u64::MAX) })
+}
+
+/// Pops ever more members, reads ever longer entries, and adds entries with ever more room for the reply, so that some
+/// replies miss their limit by few bytes: a command that is refused has changed nothing, and breaks no watch.
+#[test]
+fn a_reply_that_misses_its_limit_by_few_bytes_changes_nothing() {
+    const MEMBERS: usize = 120;
+    let fails = |reply: &str| reply.contains("-ERR ");
+    let mut bench = tight(4_000);
+    let score = "-1.2345678901234567e-10";
+    let members =
+        (100..100 + MEMBERS).fold(String::new(), |line, member| format!("{line} {score} m{member}"));
+    bench.send(&format!("ZADD z{members}"));
+    let mut refused = 0;
+    for count in 1..=MEMBERS {
+        bench.talk(&[("COPY z y REPLACE", ":1|"), ("WATCH y", "+OK|")]);
+        let is_refused = fails(&bench.send(&format!("ZMPOP 1 y MIN COUNT {count}")));
+        refused += usize::from(is_refused);
+        let (left, told) = if is_refused { (MEMBERS, "*1|+PONG|") } else { (MEMBERS - count, "*-1|") };
+        bench.talk(&[("MULTI", "+OK|"), ("PING", "+QUEUED|"), ("EXEC", told)]);
+        bench.talk(&[("ZCARD y", &format!(":{left}|"))]);
+    }
+    assert!((1..MEMBERS).contains(&refused), "{refused} of {MEMBERS} were refused");
+
+    let mut bench = tight(1_000);
+    let mut refused = 0;
+    for length in 800..1_000 {
+        bench.send(&format!("XADD s 1-1 f {}", "v".repeat(length)));
+        bench.send("XGROUP CREATE s g 0");
+        let is_refused = fails(&bench.send("XREADGROUP GROUP g c STREAMS s >"));
+        refused += usize::from(is_refused);
+        let pending = bench.send("XPENDING s g");
+        assert_eq!(pending.starts_with("*4|:0|"), is_refused, "{length}: {pending}");
+        bench.talk(&[("XLEN s", ":1|"), ("DEL s", ":1|")]);
+    }
+    assert!((1..200).contains(&refused), "{refused} of 200 were refused");
+
+    let mut refused = 0;
+    for bytes in 64..200 {
+        let mut bench = tight(bytes);
+        let id = format!("{0}-{0}", u64::MAX - 1);
+        bench.talk(&[("MULTI", "+OK|"), (&format!("XADD s {id} f v"), "+QUEUED|")]);
+        let is_refused = fails(&bench.send("EXEC"));
+        refused += usize::from(is_refused);
+        bench.talk(&[("XLEN s", if is_refused { ":0|" } else { ":1|" })]);
+    }
+    assert!((1..136).contains(&refused), "{refused} of 136 were refused");
+
+    // A key that does not fit in the reply itself keeps its elements too.
+    let mut bench = tight(1_000);
+    let key = "k".repeat(2_000);
+    bench.talk(&[(&format!("RPUSH l{key} a"), ":1|"), (&format!("ZADD z{key} 1 a"), ":1|")]);
+    for line in [format!("LMPOP 1 l{key} LEFT"), format!("ZMPOP 1 z{key} MIN"), format!("BLPOP l{key} 0")] {
+        assert_eq!(bench.send(&line), "-ERR the reply would be larger than 1000 bytes|");
+    }
+    bench.talk(&[(&format!("LLEN l{key}"), ":1|"), (&format!("ZCARD z{key}"), ":1|")]);
+}
+
 #[test]
 fn a_transaction_is_bounded_as_one_request() {
     let mut bench = filled();

@@ -29,16 +29,19 @@ pub(super) struct Effort {
     most: u64,
     // The units taken so far, in a cell because they are counted while the keyspace is borrowed.
     spent: Cell<u64>,
+    // The units taken, besides those, for work that has a limit of its own.
+    aside: Cell<u64>,
 }
 
 impl Effort {
     pub(super) fn new(most: u64) -> Self {
-        Self { most, spent: Cell::new(0) }
+        Self { most, spent: Cell::new(0), aside: Cell::new(0) }
     }
 
-    /// Returns the units of effort (steps of work) that the request has taken so far.
+    /// Returns the units of effort (steps of work) that the request has taken so far, also for work that has a
+    /// limit of its own.
     pub(super) fn spent(&self) -> u64 {
-        self.spent.get()
+        self.spent.get().saturating_add(self.aside.get())
     }
 
     /// Returns the units of effort (steps of work) that the request may still take.
@@ -49,6 +52,12 @@ impl Effort {
     /// Counts units of effort (steps of work) for work that is done in any case, even beyond the limit.
     pub(super) fn charge(&self, units: u64) {
         self.spent.set(self.spent.get().saturating_add(units));
+    }
+
+    /// Counts units of effort (steps of work) for work that has a limit of its own, such as that for events of keys:
+    /// the request may still take as many units as before.
+    pub(super) fn charge_aside(&self, units: u64) {
+        self.aside.set(self.aside.get().saturating_add(units));
     }
 
     /// Counts the units of effort (steps of work) for `count` elements, `units_each` for each, or refuses the
@@ -88,7 +97,8 @@ mod tests {
         let effort = Effort::new(100);
         effort.spend(10, LOOK).expect("there is enough");
         assert_eq!(effort.spend(usize::MAX, RANK), Err(Refusal::TooMuchWork(100)));
-        assert_eq!((effort.spent(), effort.left()), (10, 90));
+        effort.charge_aside(1_000);
+        assert_eq!((effort.spent(), effort.left()), (1_010, 90));
         effort.charge(u64::MAX);
         assert_eq!((effort.spent(), effort.left()), (u64::MAX, 0));
         assert_eq!(effort.spend(1, LOOK), Err(Refusal::TooMuchWork(100)));

@@ -171,8 +171,7 @@ impl Engine {
     /// Publishes the keyspace events that are still queued after the present command, if any, such as those
     /// of keys that expired. No request is charged for that.
     fn publish_events(&mut self) {
-        let effort = Effort::new(self.limits.effort_max);
-        self.keyspace.events.publish(&mut self.post, None, &effort);
+        self.keyspace.events.publish(&mut self.post, None, self.limits.effort_max);
     }
 
     /// Publishes the keyspace events that are still queued, and queues the invalidation messages about
@@ -219,7 +218,7 @@ impl Engine {
                 self.tally.count_rejection(&self.directory, arguments, refusal.text().as_bytes());
                 if arguments.name().eq_ignore_ascii_case(b"exec") {
                     session.transaction = None;
-                    self.keyspace.interest.watches.end(session.id);
+                    self.end_watches(session);
                     let text = refusal.text();
                     let reason = text.strip_prefix("ERR ").unwrap_or(&text);
                     encode::error(out, &format!("EXECABORT Transaction discarded because of: {reason}"));
@@ -449,6 +448,16 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&declared).replace("\r\n", "|"), refusal);
         }
         bench.talk(&[("CONFIG SET min-replicas-max-lag 0", "+OK|"), ("SET k w", "+OK|")]);
+    }
+
+    #[test]
+    fn an_exec_that_is_refused_ends_the_watches() {
+        let mut bench = Bench::new();
+        let refusal =
+            "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command|";
+        bench.talk(&[("WATCH k", "+OK|"), ("MULTI", "+OK|"), ("EXEC now", refusal)]);
+        assert!(!bench.session.watches && bench.engine.keyspace.interest.watches.is_empty());
+        bench.talk(&[("SET k v", "+OK|"), ("MULTI", "+OK|"), ("PING", "+QUEUED|"), ("EXEC", "*1|+PONG|")]);
     }
 
     #[test]

@@ -128,6 +128,8 @@ pub(super) struct Events {
     queue: Vec<Event>,
     /// The approximate bytes of the events that the present request has queued, keys included, to bound them.
     bytes: usize,
+    /// The units of effort (steps of work) that publishing events of the present request has taken, to bound them.
+    spent: u64,
     /// The database and name of a key that a command has removed by taking its last element. The event `del`
     /// of the key is added after the command's own event.
     emptied: Option<(u8, Box<[u8]>)>,
@@ -157,8 +159,8 @@ impl Events {
     /// Begins a request or a sweep of expired keys, whose events are bounded together. `subscribers` is the
     /// number of connections with subscriptions.
     pub(super) fn begin(&mut self, subscribers: usize) {
+        (self.bytes, self.spent) = (0, 0);
         if self.is_used() {
-            self.bytes = 0;
             self.listen(subscribers);
         }
     }
@@ -233,10 +235,12 @@ impl Events {
         !self.queue.is_empty() || self.emptied.is_some()
     }
 
-    /// Publishes the queued events to the connections that are subscribed to their channels. `actor` is the
-    /// connection whose request is being carried out, if any. Events whose publishing would exceed `effort`,
-    /// or the bytes of events that a request may cause, are dropped and counted.
-    pub(super) fn publish(&mut self, post: &mut Post, actor: Option<u64>, effort: &Effort) {
+    /// Publishes the queued events to the connections that are subscribed to their channels, and returns the units
+    /// of effort (steps of work) that this took. `actor` is the connection whose request is being carried out, if
+    /// any. Events are dropped and counted if with them all events of the present request would take more than
+    /// `effort_max` units, or more bytes than a request may cause.
+    pub(super) fn publish(&mut self, post: &mut Post, actor: Option<u64>, effort_max: u64) -> u64 {
+        let effort = &Effort::new(effort_max.saturating_sub(self.spent));
         self.settle();
         for Event { name, database, key } in std::mem::take(&mut self.queue) {
             let (database, name) = (database.to_string(), name.as_bytes());
@@ -253,17 +257,19 @@ impl Events {
                 self.dropped += 1;
             }
         }
+        self.spent = self.spent.saturating_add(effort.spent());
+        effort.spent()
     }
 }
 
-/// Publishes the keyspace events that a command has caused, charges it for the effort, and updates the number
-/// of connections with subscriptions, without which no events are queued.
+/// Publishes the keyspace events that a command has caused, charges its request for the effort, which does not
+/// count towards the limit of the request's own, and updates the number of connections with subscriptions, without
+/// which no events are queued.
 pub(super) fn publish(call: &mut Call<'_>) {
     let events = &mut call.keyspace.events;
     if events.is_pending() {
-        let effort = Effort::new(call.limits.effort_max);
-        events.publish(call.post, Some(call.session.id), &effort);
-        call.effort.charge(effort.spent());
+        let spent = events.publish(call.post, Some(call.session.id), call.limits.effort_max);
+        call.effort.charge_aside(spent);
     }
     events.listen(call.post.channels.clients());
 }
@@ -279,6 +285,42 @@ pub(super) fn parse_setting(setting: &[u8]) -> Result<Flags, Refusal> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::bench::Bench;
+    use crate::store::limits::EngineLimits;
+
+    /// Many patterns make every event dear. All events of a request share one limit, and leave its commands theirs.
+    #[test]
+    fn events_beyond_the_steps_of_a_request_are_dropped_and_refuse_nothing() {
+        const EFFORT_MAX: u64 = 100_000;
+        let usual = EngineLimits::with_memory(u64::MAX);
+        let mut bench = Bench::with(EngineLimits { effort_max: EFFORT_MAX, ..usual });
+        let patterns = (0..1_000).fold(String::new(), |line, number| format!("{line} {number}"));
+        bench.send("HELLO 3");
+        bench.send("CONFIG SET notify-keyspace-events KEA");
+        bench.send(&format!("PSUBSCRIBE{patterns}"));
+        bench.send("MULTI");
+        for _ in 0..100 {
+            bench.send("SET k v");
+        }
+        bench.send("HTTL h FIELDS 1 f");
+        let reply = bench.send("EXEC");
+        assert_eq!(reply, format!("*101|{}*1|:-2|", "+OK|".repeat(100)));
+        // An event has two channels, and each of them is compared with all patterns at four steps each.
+        let dropped = bench.engine.keyspace.events.dropped();
+        assert!((85..=90).contains(&dropped), "{dropped} were dropped");
+        let effort = bench.engine.effort();
+        assert!((EFFORT_MAX / 2..EFFORT_MAX + 10_000).contains(&effort), "{effort}");
+        #[cfg(feature = "scripts")]
+        {
+            let script = &b"for _ = 1, 100 do redis.call('set', 'k', 'v') end return 'done'"[..];
+            let reply = bench.send_bytes(&[b"EVAL", script, b"0"]);
+            assert_eq!(String::from_utf8_lossy(&reply), "$4\r\ndone\r\n");
+        }
+        // The next request has its own limit.
+        let dropped = bench.engine.keyspace.events.dropped();
+        bench.talk(&[("SET k v", "+OK|")]);
+        assert_eq!(bench.engine.keyspace.events.dropped(), dropped);
+    }
 
     #[test]
     fn settings_are_spelled_as_by_redis() {

@@ -437,6 +437,16 @@ fn hsetex(call: &mut Call<'_>) -> Done {
     };
     call.afford(memory_needed(arguments) as usize + expiries)?;
     let now_ms = call.keyspace.now_ms();
+    let event = match options.lifetime {
+        Lifetime::UntilMs(expires_ms) if expires_ms <= now_ms => Some("hdel"),
+        Lifetime::UntilMs(_) => Some("hexpire"),
+        _ => None,
+    };
+    let removes = event == Some("hdel");
+    if removes {
+        // If the hash loses its last field, its event `del` comes behind the next one, which is `hdel`.
+        call.announce(Class::Hash, "hset", call.at(1));
+    }
     call.keyspace.change_or_create(call.at(1), |fields: &mut Fields| {
         for index in pairs.step_by(2) {
             let name = arguments.at(index);
@@ -452,9 +462,11 @@ fn hsetex(call: &mut Call<'_>) -> Done {
             }
         }
     })?;
-    call.announce(Class::Hash, "hset", call.at(1));
-    if matches!(options.lifetime, Lifetime::UntilMs(_)) {
-        call.announce(Class::Hash, "hexpire", call.at(1));
+    if !removes {
+        call.announce(Class::Hash, "hset", call.at(1));
+    }
+    if let Some(event) = event {
+        call.announce(Class::Hash, event, call.at(1));
     }
     call.integer(1)
 }
@@ -534,6 +546,27 @@ mod tests {
         bench.wait_ms(51);
         bench.talk(&[("EXISTS h", ":0|"), ("DBSIZE", ":0|")]);
         assert_eq!(bench.engine.statistics().bytes_used, 0);
+    }
+
+    #[test]
+    fn fields_that_are_set_with_a_time_that_has_passed_are_told_of_as_removed() {
+        let mut bench = Bench::new();
+        bench.send("HELLO 3");
+        bench.send("CONFIG SET notify-keyspace-events EA");
+        bench.send("PSUBSCRIBE *event*");
+        for (line, events) in [
+            ("HSETEX h FIELDS 1 a 1", &["hset"][..]),
+            ("HSETEX h EX 10 FIELDS 1 b 1", &["hset", "hexpire"]),
+            ("HSETEX h PXAT 1 FIELDS 1 b 2", &["hset", "hdel"]),
+            ("HSETEX h PXAT 1 FIELDS 2 a 2 b 2", &["hset", "hdel", "del"]),
+        ] {
+            let reply = bench.send(line);
+            let told: Vec<_> =
+                reply.split("__keyevent@0__:").skip(1).filter_map(|rest| rest.split('|').next()).collect();
+            assert_eq!(told, events, "{line}: {reply}");
+            assert!(reply.ends_with("|:1|"), "{reply}");
+        }
+        bench.talk(&[("EXISTS h", ":0|")]);
     }
 
     #[test]

@@ -10,6 +10,9 @@ use crate::protocol::{Protocol, encode};
 const FRAMING_BYTES: usize = 32;
 /// Maximum number of bytes of the score of a sorted set's member in decimal.
 const SCORE_BYTES_MAX: usize = 32;
+/// An upper bound of the bytes that a sorted set's member takes in a reply besides the member itself: the header of a
+/// nested pair, and the score as a bulk string.
+const PAIR_BYTES: usize = b"*2\r\n$32\r\n\r\n".len() + SCORE_BYTES_MAX;
 /// The capacity in bytes from which on a reply's buffer at most doubles, and does not grow beyond what the
 /// limit of the reply allows.
 const DOUBLING_BYTES_MIN: usize = 1024 * 1024;
@@ -70,11 +73,11 @@ impl<'a> Reply<'a> {
         if self.over { Err(Refusal::ReplyTooLarge(self.bytes_max_told)) } else { Ok(()) }
     }
 
-    /// Returns an error if `bytes` more bytes of the reply would not fit in its limit. A command calls it
-    /// before it changes anything.
+    /// Returns an error if `bytes` more bytes of the reply and its headers would not fit in its limit, or if a part of
+    /// the reply did not fit already. A command calls it before it changes anything.
     pub(super) fn expect(&self, bytes: usize) -> Result<(), Refusal> {
         let wanted = bytes.saturating_add(2 * FRAMING_BYTES);
-        if wanted > self.bytes_max.saturating_sub(self.len()) {
+        if self.over || wanted > self.bytes_max.saturating_sub(self.len()) {
             return Err(Refusal::ReplyTooLarge(self.bytes_max_told));
         }
         Ok(())
@@ -204,9 +207,9 @@ pub(super) fn bulk_bytes(length: usize) -> usize {
 }
 
 /// Returns an upper bound of the bytes that a sorted set's member of `length` bytes and its score take in a
-/// reply of either RESP version.
+/// reply of either RESP version, in a pair of their own or not.
 pub(super) fn scored_bytes(length: usize) -> usize {
-    bulk_bytes(length) + FRAMING_BYTES
+    bulk_bytes(length) + PAIR_BYTES
 }
 
 fn write_score(out: &mut Vec<u8>, protocol: Protocol, value: f64) {

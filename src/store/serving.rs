@@ -1,6 +1,8 @@
 //! Serves calls that wait, after the command or transaction that made their keys ready: in the order in which
 //! the keys became ready, and for each key in the order in which the calls came.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 
 use super::call::Call;
@@ -39,11 +41,14 @@ impl Engine {
     /// Carries out the blocking calls that wait for keys which have been added, got entries or were removed,
     /// and those whose keys change as other calls are carried out.
     pub(super) fn serve_waiting(&mut self, effort: &Effort, now: Now) {
+        // All entries were added to streams before, and serving calls only takes entries away from other calls: a call
+        // that has found nothing in its streams finds nothing later either.
+        let mut idle = BTreeSet::new();
         while let Some((database, key, streamed)) = self.keyspace.interest.waits.next_ready() {
             self.keyspace.select(database);
             let kind = self.kind_at(&key);
             if kind.is_some() {
-                self.serve_row(&key, kind, effort, now);
+                self.serve_row(&key, kind, &mut idle, effort, now);
             }
             if streamed && kind != Some(Kind::Stream) {
                 self.refuse_row(&key, effort, now);
@@ -60,18 +65,29 @@ impl Engine {
 
     /// Carries out calls that wait for `key`, in the order in which they came, as long as its value has
     /// elements for them. `kind` is the kind of calls that wait for such a value; calls of another kind wait
-    /// on.
-    fn serve_row(&mut self, key: &[u8], kind: Option<Kind>, effort: &Effort, now: Now) {
+    /// on. `idle` has the tickets (numbers in the order of arrival) of the calls that have found nothing in any
+    /// of their streams since the last change of a stream: they are left out, and more such calls are added.
+    fn serve_row(
+        &mut self,
+        key: &[u8],
+        kind: Option<Kind>,
+        idle: &mut BTreeSet<u64>,
+        effort: &Effort,
+        now: Now,
+    ) {
         let (mut behind, mut told) = (0, None);
         while let Some((ticket, want)) =
             self.keyspace.interest.waits.next_behind(self.keyspace.selected(), key, behind)
         {
             behind = ticket;
             effort.charge(FIND);
-            if Some(want.kind()) != kind {
+            if Some(want.kind()) != kind || idle.contains(&ticket) {
                 continue;
             }
-            self.serve_call(ticket, &mut told, effort, now);
+            let ended = self.serve_call(ticket, &mut told, effort, now);
+            if !ended && kind == Some(Kind::Stream) {
+                idle.insert(ticket);
+            }
             if kind != Some(Kind::Stream) && self.kind_at(key) != kind {
                 return;
             }
@@ -94,16 +110,17 @@ impl Engine {
     }
 
     /// Carries out the waiting call with number `ticket`, and sends the reply or error to the call's
-    /// connection. If its keys have nothing for it, it waits on. `told` is the latest reply to a call for
-    /// entries of streams; a call that asks for the same entries gets a copy of it.
-    fn serve_call(&mut self, ticket: u64, told: &mut Option<Told>, effort: &Effort, now: Now) {
-        let Some(waiter) = self.keyspace.interest.waits.take_out(ticket) else { return };
+    /// connection. If its keys have nothing for it, it waits on: false then. `told` is the latest reply to a
+    /// call for entries of streams; a call that asks for the same entries gets a copy of it.
+    fn serve_call(&mut self, ticket: u64, told: &mut Option<Told>, effort: &Effort, now: Now) -> bool {
+        let Some(waiter) = self.keyspace.interest.waits.take_out(ticket) else { return true };
         if let Some(told) = told.as_ref().filter(|told| told.waiter.reads_as(&waiter)) {
             let (session, bytes) = (waiter.session, told.bytes.clone());
             effort.charge_bytes(bytes.len());
             self.keyspace.interest.waits.put_back(ticket, waiter);
             self.keyspace.interest.waits.end(ticket);
-            return self.post.deliver(Delivery { session, bytes, ends_wait: true });
+            self.post.deliver(Delivery { session, bytes, ends_wait: true });
+            return true;
         }
         let mut session = Session::new(waiter.session);
         session.protocol = waiter.protocol;
@@ -139,14 +156,15 @@ impl Engine {
             call.out.refuse(refusal);
         }
         self.keyspace.interest.settle();
-        if self.keyspace.events.is_pending() {
-            self.keyspace.events.publish(&mut self.post, None, &own);
-        }
         effort.charge(own.spent());
+        if self.keyspace.events.is_pending() {
+            effort.charge(self.keyspace.events.publish(&mut self.post, None, self.limits.effort_max));
+        }
         effort.charge_bytes(reply.len());
         let session = waiter.session;
         self.keyspace.interest.waits.put_back(ticket, waiter);
-        if served != Ok(false) {
+        let ended = served != Ok(false);
+        if ended {
             let bytes = Bytes::from(reply);
             let waiter = self.keyspace.interest.waits.end(ticket);
             if let Some(waiter) = waiter.filter(|waiter| waiter.want.kind() == Kind::Stream) {
@@ -155,6 +173,7 @@ impl Engine {
             }
             self.post.deliver(Delivery { session, bytes, ends_wait: true });
         }
+        ended
     }
 
     /// Ends the wait of a connection's blocking call without a reply; the caller replies in another way. Does

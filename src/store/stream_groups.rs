@@ -266,7 +266,8 @@ fn xreadgroup(call: &mut Call<'_>) -> Done {
         }
         deliveries.push(delivery);
     }
-    call.out.check()?;
+    // The header of all streams is written at the end.
+    call.out.expect(0)?;
     let told = deliveries.iter().flatten().count();
     let keys: Vec<&[u8]> = (0..options.streams).map(|at| call.at(options.keys + at)).collect();
     note_deliveries(call, &keys, deliveries, (group, consumer), options.forgets)?;
@@ -306,12 +307,14 @@ pub(super) fn serve(
 ) -> Result<bool, Refusal> {
     let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
     let look_up: LookUp = Keyspace::read_uncounted_as::<Stream>;
+    call.effort.charge(keys.len() as u64 * RANK);
     keys.iter().try_for_each(|key| check_group(call, key, group, look_up))?;
     let mut deliveries = Vec::with_capacity(keys.len());
     for key in &keys {
         deliveries.push(write_deliveries(call, key, count, (From::New, Id::LEAST), (group, consumer))?);
     }
-    call.out.check()?;
+    // The header of all streams is written at the end.
+    call.out.expect(0)?;
     let told = deliveries.iter().flatten().count();
     note_deliveries(call, &keys, deliveries, (group, consumer), forgets)?;
     if told > 0 {

@@ -110,7 +110,9 @@ impl Wanted {
     fn parse(text: &[u8]) -> Result<Self, Refusal> {
         match c_string(text, text.len()) {
             b"*" => Ok(Self::Any),
-            [ms @ .., b'-', b'*'] => id(ms, 0).map(|id| Self::Within(id.ms)),
+            [ms @ .., b'-', b'*'] if text.len() <= ID_BYTES_MAX && !ms.contains(&b'-') => {
+                id(ms, 0).map(|id| Self::Within(id.ms))
+            }
             _ => id(text, 0).map(Self::Exactly),
         }
     }
@@ -251,6 +253,8 @@ fn xadd(call: &mut Call<'_>) -> Done {
     let id = wanted.settle(last, call.keyspace.now_ms()).ok_or(Refusal::Words(
         "ERR The ID specified in XADD is equal or smaller than the target stream top item",
     ))?;
+    let told = id.text();
+    call.out.expect(told.len())?;
     // The names of fields may be kept once more, and are copied then.
     call.afford(call.arguments.frame().len())?;
     call.effort.charge(INSERT);
@@ -266,7 +270,7 @@ fn xadd(call: &mut Call<'_>) -> Done {
     }
     call.effort.charge(trimmed * FIND);
     call.keyspace.interest.waits.signal(call.session.database, key, Kind::Stream);
-    call.bulk(id.text().as_bytes())
+    call.bulk(told.as_bytes())
 }
 
 fn xlen(call: &mut Call<'_>) -> Done {
@@ -555,6 +559,7 @@ pub(super) fn serve(
     after: &[Id],
     count: Option<usize>,
 ) -> Result<bool, Refusal> {
+    call.effort.charge(keys.len() as u64 * FIND);
     for key in keys {
         call.keyspace.read_uncounted_as::<Stream>(key)?;
     }
@@ -661,6 +666,27 @@ mod tests {
         }
         let told = bench.send_bytes(&[b"XRANGE", b"x", b"(1-1\0", b"+\0"]);
         assert_eq!(String::from_utf8_lossy(&told).replace("\r\n", "|"), "*1|*2|$3|1-2|*2|$1|f|$1|v|");
+    }
+
+    #[test]
+    fn only_a_time_stands_before_an_open_sequence_number() {
+        let invalid = "-ERR Invalid stream ID specified as stream command argument|";
+        let mut bench = Bench::new();
+        let (longest, too_long) = (format!("{:0125}-*", 7), format!("{:0126}-*", 7));
+        for (id, reply) in [
+            ("5-*", "$3|5-0|"),
+            ("5-3-*", invalid),
+            ("5--*", invalid),
+            ("-5-*", invalid),
+            ("-*", invalid),
+            ("5-*", "$3|5-1|"),
+            ("+6-*", "$3|6-0|"),
+            (longest.as_str(), "$3|7-0|"),
+            (too_long.as_str(), invalid),
+        ] {
+            assert_eq!(bench.send(&format!("XADD x {id} f v")), reply, "{id}");
+        }
+        bench.talk(&[("XLEN x", ":4|")]);
     }
 
     #[test]

@@ -63,9 +63,23 @@ fn exec(call: &mut Call<'_>) -> Done {
         behind -= 1;
         let position = call.directory.find(arguments.name()).expect("it was found when it was queued");
         let reply = InnerReply::Part { reserve: behind * RESERVE_BYTES };
-        call.inner(arguments, reply).run(position);
+        // The commands before may have taken more memory than was estimated.
+        let needed = call.keyspace.used().saturating_add(memory_needed(arguments));
+        let is_full = call.directory.at(position).effect.exceeds(needed, call.bytes_max());
+        let mut inner = call.inner(arguments, reply);
+        if is_full { refuse_for_memory(&mut inner) } else { inner.run(position) }
     }
     Ok(())
+}
+
+/// Refuses a command of a transaction before it is carried out, because values take as much memory as they may, and
+/// counts that as for a command outside of a transaction.
+fn refuse_for_memory(call: &mut Call<'_>) {
+    let refusal = Refusal::OutOfMemory;
+    call.effort.charge_request(call.count(), call.arguments.frame().len());
+    call.tally.refused_for_memory += 1;
+    call.tally.count_rejection(call.directory, call.arguments, refusal.text().as_bytes());
+    call.out.refuse(&refusal);
 }
 
 /// Ends the connection's watches (WATCH). True if a watched key has changed or expired, so that EXEC must
@@ -135,6 +149,29 @@ mod tests {
             (&format!("DEL {}", "x ".repeat(30_000).trim()), "+QUEUED|"),
             ("EXEC", "*2|:1|:0|"),
         ]);
+    }
+
+    /// Many small values take more memory than the estimate before the transaction: commands that find the memory full
+    /// are refused one by one, and those that need none go on.
+    #[test]
+    fn a_transaction_stays_within_memory() {
+        const BYTES_MAX: u64 = 100_000;
+        let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
+        let mut bench = Bench::bounded(BYTES_MAX);
+        bench.talk(&[("SADD first x y", ":2|"), ("MULTI", "+OK|")]);
+        for number in 0..1_000 {
+            bench.send(&format!("SADD k{number} x"));
+        }
+        bench.send("SMOVE first k0 y");
+        bench.send("SREM first x");
+        let reply = bench.send("EXEC");
+        let added = reply.matches(":1|").count() - 2;
+        assert!((200..900).contains(&added), "{added} were added");
+        assert_eq!(reply, format!("*1002|{}{}:1|:1|", ":1|".repeat(added), refusal.repeat(1_000 - added)));
+        let statistics = bench.engine.statistics();
+        assert!(statistics.bytes_used < BYTES_MAX + 1_000, "{} bytes", statistics.bytes_used);
+        assert_eq!(statistics.refused_for_memory, 1_000 - added as u64);
+        assert_eq!(statistics.keys, added);
     }
 
     #[test]

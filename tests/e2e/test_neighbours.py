@@ -255,6 +255,20 @@ def test_requests_that_multiply_work_are_refused(servers):
         ("BITOP", 16, lambda count: ("BITOP", "XOR", "to", "text", *["text"] * count)),
         ("PFCOUNT", 16, lambda count: ("PFCOUNT", "hll", *["hll"] * count)),
         ("XREAD", 16, lambda count: ("XREAD", "STREAMS", *["stream"] * (count + 1), *["0"] * (count + 1))),
+        (
+            "XREAD BLOCK",
+            16,
+            lambda count: ("XREAD", "BLOCK", 1, "STREAMS", *["stream"] * (count + 1), *["0"] * (count + 1)),
+        ),
+        (
+            "XREADGROUP BLOCK",
+            16,
+            lambda count: (
+                *("XREADGROUP", "GROUP", "g", "c", "BLOCK", 1, "STREAMS"),
+                *["stream"] * (count + 1),
+                *["0"] * (count + 1),
+            ),
+        ),
         ("SORT", 64, lambda count: ("SORT", "list", *["GET", "#"] * count)),
         ("SCAN", 1_024, lambda count: ("SCAN", 0, "MATCH", "x" * count)),
         ("KEYS", 1_024, lambda count: ("KEYS", "x" * count)),
@@ -267,6 +281,7 @@ def test_requests_that_multiply_work_are_refused(servers):
         client.ok("SET", "text", "value")
         client.call("PFADD", "hll", *members)
         client.call("XADD", "stream", "*", "field", "value")
+        client.ok("XGROUP", "CREATE", "stream", "g", "0")
         client.call("RPUSH", "list", *range(100))
         for name, most, request in multiplying:
             assert not client.call(*request(most)).is_error, f"{name} at its limit"

@@ -270,14 +270,19 @@ fn a_host_lives_while_its_tick_moves_within_three_answers() {
     let mut removed = 0;
     for tick in 21..100 {
         let question = rig.fleet.begin(at(rig.ms));
+        rig.fleet.handle_answer(at(rig.ms), &moving(tick), &[Some(0)]);
         if !question.gone.is_empty() {
             assert_eq!(question.gone, [HostId(11)]);
             removed = tick;
             break;
         }
-        rig.fleet.handle_answer(at(rig.ms), &moving(tick), &[Some(0)]);
     }
     assert!(removed > 50, "{removed}");
+    // The entries were listed before the removal. A removal that the store has not heard of is repeated.
+    assert_eq!(rig.fleet.hosts(), 2);
+    assert_eq!(rig.fleet.begin(at(rig.ms)).gone, [HostId(11)]);
+    rig.fleet.handle_answer(at(rig.ms), &[(HostId(10), 200)], &[Some(0)]);
+    assert_eq!((rig.fleet.hosts(), rig.fleet.begin(at(rig.ms)).gone), (2, vec![]));
 }
 
 #[test]
@@ -339,8 +344,8 @@ struct Store {
 impl Store {
     fn ask(&mut self, own: HostId, question: &Question) -> Answer {
         self.ticks.insert(own, question.tick);
-        self.ticks.retain(|id, _| !question.gone.contains(id));
         let hosts = self.ticks.iter().map(|(id, tick)| (*id, *tick)).collect();
+        self.ticks.retain(|id, _| !question.gone.contains(id));
         let totals = question.added.iter().map(|(_, milli)| {
             self.total += milli;
             Some(self.total)

@@ -157,7 +157,8 @@ impl Command {
             Keys::None => {}
             Keys::Range { first, last, step } => {
                 let (range, step) = (key_range(length, first, last), usize::from(step));
-                if !range.len().is_multiple_of(step) {
+                // Where the last key has a fixed place, no value has to follow it.
+                if last < 0 && !range.len().is_multiple_of(step) {
                     return Err(KeyError::WrongArity(self.name));
                 }
                 range.step_by(step).for_each(each);
@@ -338,7 +339,7 @@ fn migrated(arguments: &Arguments<'_>) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::with_request as with;
-    use super::super::{Handling, PrivateUse, recognise};
+    use super::super::{Command, Handling, Keys, PrivateUse, find, recognise};
 
     #[test]
     fn keys_stand_where_redis_finds_them() {
@@ -407,6 +408,22 @@ mod tests {
         ];
         for (request, text) in cases {
             assert_eq!(keys_of(request), Err(text.to_owned()), "{request}");
+        }
+    }
+
+    #[test]
+    fn a_last_key_at_a_fixed_place_needs_no_value_behind_it() {
+        // A command that a store has taught weir may have such keys.
+        let keys = Keys::Range { first: 1, last: 3, step: 2 };
+        let command = Command { keys, ..*find(b"get").expect("a command") };
+        for (request, expected) in
+            [("GET a x b", vec![1, 3]), ("GET a x b y", vec![1, 3]), ("GET a x", vec![1]), ("GET a", vec![1])]
+        {
+            with(request, |arguments| {
+                let mut found = Vec::new();
+                command.for_each_key(arguments, &mut |index| found.push(index)).expect("keys");
+                assert_eq!(found, expected, "{request}");
+            });
         }
     }
 

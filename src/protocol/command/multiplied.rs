@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | `SRANDMEMBER` and the like with a negative count | elements, which may be the same ones | 16,384 |
 //! | `MGET`, `HMGET`, `HGETEX` | values of keys or fields that are named more than once | 1,024 |
-//! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, `XREAD` and the like | keys that are named more than once | 16 |
+//! | `SINTER`, `ZUNION`, `BITOP`, `PFCOUNT`, any `XREAD` and the like | keys that are named more than once | 16 |
 //! | the two rows above, except `MGET` | words, all of which weir compares in one go | 65,536 |
 //! | `SCRIPT EXISTS`, `PUBSUB NUMSUB` and the like | words, whose answers weir joins in one go | 65,536 |
 //! | `BLPOP`, `XREAD BLOCK` and the like | records of a client that waits: keys | 1,024 |
@@ -21,7 +21,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, RandomState};
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
 use super::keys::integer;
-use super::{Arguments, Command, Flags, Group, Handling, PrivateUse};
+use super::{Arguments, Command, Flags, Group, Handling, Keys, PrivateUse};
 use crate::values::IdHasher;
 use crate::values::limits::{
     AWAITED_KEYS_MAX, CHANNEL_BYTES_MAX, COMBINED_WORDS_MAX, PATTERN_BYTES_MAX, RANDOM_ELEMENTS_MAX,
@@ -80,8 +80,13 @@ impl Command {
         };
         let bytes = |index| arguments.get(index).map_or(0, <[u8]>::len);
         let waits = matches!(self.handling_for(arguments), Handling::Private(PrivateUse::Waits));
+        let awaited = if waits { self.number_of_keys(arguments) } else { 0 };
+        // A request that finds data does not wait, and `XREAD` then replies with the data of each stream named.
+        let may_answer_all = self.keys == Keys::Streams;
         let (of, count, most) = match self.name {
-            _ if waits => (Awaited, self.number_of_keys(arguments), AWAITED_KEYS_MAX),
+            _ if awaited > AWAITED_KEYS_MAX || waits && !may_answer_all => {
+                (Awaited, awaited, AWAITED_KEYS_MAX)
+            }
             "srandmember" | "hrandfield" | "zrandmember" | "vrandmember" => {
                 let picked =
                     arguments.get(2).and_then(integer).map_or(0, |count| count.min(0).unsigned_abs());
@@ -249,6 +254,10 @@ mod tests {
             (16, &|count| format!("BITOP XOR to{}", words(50, count))),
             (16, &|count| format!("XREAD STREAMS{}{}", words(50, count), " 0".repeat(50))),
             (16, &|count| format!("XREADGROUP GROUP g c STREAMS{}{}", words(50, count), " 0".repeat(50))),
+            (16, &|count| format!("XREAD BLOCK 0 STREAMS{}{}", words(50, count), " 0".repeat(50))),
+            (16, &|count| {
+                format!("XREADGROUP GROUP g c BLOCK 0 STREAMS{}{}", words(50, count), " 0".repeat(50))
+            }),
             (65_536, &|count| format!("SUNION{}", words(count - 1, 0))),
             (65_536, &|count| format!("HMGET h{}", words(count - 2, 0))),
             (65_536, &|count| format!("SCRIPT EXISTS{}", words(count - 2, 0))),

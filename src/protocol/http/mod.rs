@@ -146,6 +146,8 @@ pub struct Conversation {
     seen: usize,
     /// The received parts of the request that is being received.
     coming: Coming,
+    /// True if a request was received whole, or was refused, since [`Self::take_ended`] was called last.
+    has_ended_one: bool,
     /// Commands of the current HTTP request, as RESP, for the shard to carry out.
     frames: Vec<u8>,
     /// Number of bytes of `frames` whose commands the shard has begun to carry out.
@@ -191,6 +193,7 @@ impl Conversation {
             held: Vec::new(),
             seen: 0,
             coming: Coming::Nothing,
+            has_ended_one: false,
             frames: Vec::new(),
             taken: 0,
             options: Vec::new(),
@@ -250,6 +253,12 @@ impl Conversation {
     /// True while a part of an HTTP request has been received and the rest has not.
     pub fn is_midway(&self) -> bool {
         !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
+    }
+
+    /// True if an HTTP request was received whole, or was refused, since the last call: an incomplete request has then
+    /// begun to arrive later.
+    pub fn take_ended(&mut self) -> bool {
+        std::mem::take(&mut self.has_ended_one)
     }
 
     /// Returns the commands of the current HTTP request, as RESP, that the shard has not begun to carry out.
@@ -398,7 +407,8 @@ impl Conversation {
         match Body::new(head.length, bytes_max) {
             Ok(body) if head.waits && !body.is_whole() && self.held.is_empty() => {
                 self.coming = Coming::Body(head, body);
-                Step::Told(self.tell(response::GO_ON.to_vec(), true))
+                self.reserve_place();
+                Step::Told(response::GO_ON.to_vec())
             }
             Ok(body) => {
                 self.coming = Coming::Body(head, body);
@@ -462,9 +472,17 @@ impl Conversation {
         self.tell(text, manner.keeps)
     }
 
-    /// Reserves the next place in the order of responses for `response`, which is known already, and returns
-    /// it. The connection ends after that response if `keeps` is false.
+    /// Reserves the next place in the order of responses for `response`, which is known already and ends its request,
+    /// and returns it. The connection ends after that response if `keeps` is false.
     fn tell(&mut self, response: Vec<u8>, keeps: bool) -> Vec<u8> {
+        self.has_ended_one = true;
+        self.reserve_place();
+        self.end_unless(keeps);
+        response
+    }
+
+    /// Reserves the next place in the order of responses for one that is known already.
+    fn reserve_place(&mut self) {
         self.asked.push_back(Asked {
             kind: Kind::Told,
             manner: Manner::LAST,
@@ -472,8 +490,6 @@ impl Conversation {
             text: Vec::new(),
             is_too_large: false,
         });
-        self.end_unless(keeps);
-        response
     }
 
     fn end_unless(&mut self, keeps: bool) {
@@ -495,6 +511,7 @@ impl Conversation {
                 let in_commands = body.len().min(ESCAPE_BYTES_MAX * self.frames.len());
                 self.unused_bytes = self.received_bytes.saturating_sub(in_commands);
                 self.is_at_start = true;
+                self.has_ended_one = true;
                 self.end_unless(keeps);
                 Step::Commands
             }

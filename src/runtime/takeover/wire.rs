@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::runtime::messages::QuotasMoved;
+use crate::runtime::ring::peer_credentials;
 use crate::runtime::socket_file;
 use crate::shard::{ClientsAsked, Pause, Paused, Session};
 use crate::values::Timestamp;
@@ -150,9 +151,10 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Peer {
     socket: Socket,
-    /// The process ID of the other process of the takeover. Exact if that process connected to this one. If
-    /// this process connected to the other, it is at first that of the process which made the socket and may
-    /// have ended, until the `Welcome` message tells the real one.
+    /// The process ID of the other process of the takeover. Exact if that process connected to this one; 0 if it is
+    /// in a container (PID namespace) into which this process cannot see. If this process connected to the other, it
+    /// is at first that of the process which made the socket and may have ended, until the `Welcome` message tells
+    /// the real one.
     pub pid: i32,
 }
 
@@ -167,14 +169,11 @@ impl Peer {
     /// error is a text: the process belongs to another user, or a system call failed.
     pub fn new(socket: Socket) -> Result<Self, String> {
         let told = |error: io::Error| error.to_string();
-        let peer = rustix::net::sockopt::socket_peercred(&socket).map_err(|error| told(error.into()))?;
-        let own = rustix::process::geteuid();
-        let pid = peer.pid.as_raw_nonzero().get();
-        if peer.uid != own {
+        let libc::ucred { pid, uid, .. } = peer_credentials(socket.as_fd()).map_err(told)?;
+        let own = rustix::process::geteuid().as_raw();
+        if uid != own {
             return Err(format!(
-                "process {pid} is of user {}, and this one is of user {}: only the same user takes over",
-                peer.uid.as_raw(),
-                own.as_raw()
+                "process {pid} is of user {uid}, and this one is of user {own}: only the same user takes over"
             ));
         }
         socket.set_nonblocking(false).map_err(told)?;
@@ -311,6 +310,16 @@ mod tests {
         let socket = std::os::unix::net::UnixStream::from(received.sockets.into_iter().next().expect("one"));
         io::Write::write_all(&mut &socket, b"x").expect("it is open");
         assert_eq!(io::Read::read(&mut &far, &mut [0; 4]).expect("its other end is too"), 1);
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_seen_from_here_has_the_number_0() {
+        // The kernel gives that number for the process behind a socket that is not connected, too.
+        let socket = Socket::new(Domain::UNIX, Type::SEQPACKET, None).expect("a socket");
+        let peer = peer_credentials(socket.as_fd()).expect("a Unix socket");
+        assert_eq!((peer.pid, peer.uid), (0, u32::MAX));
+        let refused = Peer::new(socket).expect_err("it is of nobody");
+        assert!(refused.starts_with("process 0 is of user 4294967295, and this one is of "), "{refused}");
     }
 
     #[test]

@@ -231,10 +231,7 @@ impl AdmissionStage {
         let mut surcharge = 0;
         if percent > 100 {
             // The surcharge of a strained backend is due whatever the reply is.
-            let before = quote.fixed.micro();
-            let on_top = total.micro().saturating_mul(u64::from(percent - 100)) / 100;
-            quote.fixed = Price::new(before.saturating_add(on_top));
-            surcharge = quote.fixed.micro() - before;
+            surcharge = quote.add_surcharge(total.micro().saturating_mul(u64::from(percent - 100)) / 100);
             total = weights.estimate(&quote, expected);
         }
         Estimate { quote, expected, total, surcharge }

@@ -168,6 +168,17 @@ impl AdmissionStage {
         }
     }
 
+    /// Ends a blocking command to which no reply comes. The part of its price that was taken for the reply
+    /// (`paid_ahead`, in millionths of a request unit) is given back if the command did not reach its store
+    /// (`was_sent` is false); else it counts as usage, as the store may have done the work. Does nothing if the limiter
+    /// is off.
+    pub fn charge_for_unanswered(&mut self, payer: Payer, paid_ahead: MicroUnits, was_sent: bool, now: Now) {
+        if !self.lets_all_pass() {
+            let cost = if was_sent { paid_ahead } else { 0 };
+            self.accounts.book_waited(payer, cost, paid_ahead, now.monotonic);
+        }
+    }
+
     /// Charges an account for the bytes of a request that weir has answered by itself without an admission, and of
     /// its reply.
     pub fn charge_for_own(&mut self, payer: Payer, (bytes_in, bytes_out): (usize, usize), now: Now) {

@@ -389,6 +389,16 @@ impl Client {
         self.tracks.choose_and_take(wanted, first, next)
     }
 
+    /// True if the client's next request is the second try of one that some nodes of a cluster carried out in the
+    /// first, so that it is paid for, and a refusal must not claim that nothing was done. It is then put on the track
+    /// (group of backend connections) of the first try.
+    #[cold]
+    pub fn goes_on_paid(&mut self) -> bool {
+        let (_, next) = self.order.sequences();
+        let first_try = self.first_try.as_ref().filter(|first_try| first_try.is_followed_by(next));
+        first_try.is_some_and(|first_try| first_try.done.is_some()) && self.take_track(self.tracks.current())
+    }
+
     /// Returns the route of an admitted request of this client: slot, backend, RESP version, track (set of
     /// connections) and database.
     #[inline]
@@ -515,7 +525,8 @@ impl Client {
     /// replicas.
     pub(super) fn handle_unsettled(&mut self) {
         self.unsettled += 1;
-        self.is_unsettled_alone |= self.barrier;
+        // With a held request, the barrier is that request's, and the one in flight did not have to be alone.
+        self.is_unsettled_alone |= self.barrier && self.held_request.is_none();
         self.tracks.pin(true);
     }
 

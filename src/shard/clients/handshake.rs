@@ -258,12 +258,7 @@ impl ClientStage {
         let text = String::from_utf8_lossy(name);
         let (plain, options) = text.split_once(';').unwrap_or((&text, ""));
         if !options.is_empty() {
-            let identity = self.clients.at(id).identity.with_options(
-                env,
-                admission,
-                &RequestOptions::from_name(options)?,
-            )?;
-            self.change_identity(id, identity);
+            self.change_options(env, admission, id, &RequestOptions::from_name(options)?)?;
         }
         self.clients.at(id).name = plain.as_bytes().to_vec();
         Ok(())

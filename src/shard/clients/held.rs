@@ -111,6 +111,13 @@ impl ClientStage {
         }
     }
 
+    /// True if the request that is being handled, or was handled last, of a client has to wait, and is held (kept to
+    /// be handled later).
+    pub fn holds_request(&self, id: ClientId) -> bool {
+        let is_held_again = self.resumed.as_ref().is_some_and(|resumed| resumed.is_held_again);
+        is_held_again || self.clients.peek(id).is_some_and(|client| client.held_request.is_some())
+    }
+
     /// Marks the held request (kept to be handled later) that is being handled to be held again, so that it
     /// need not be copied. Returns false if `arguments` are those of another request.
     pub(super) fn hold_again(&mut self, arguments: &Arguments<'_>) -> bool {

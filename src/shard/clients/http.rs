@@ -60,10 +60,11 @@ impl ClientStage {
 
     /// Puts a client's HTTP conversation back into the table of clients. False if the client has
     /// disconnected.
-    pub fn end_conversing(&mut self, id: ClientId, http: Box<Conversation>, now: Now) -> bool {
+    pub fn end_conversing(&mut self, id: ClientId, mut http: Box<Conversation>, now: Now) -> bool {
         let Some(client) = self.clients.get(id) else { return false };
-        let is_midway = http.is_midway();
-        client.http_since = if is_midway { client.http_since.or(Some(now.monotonic)) } else { None };
+        let (is_midway, has_begun_anew) = (http.is_midway(), http.take_ended());
+        let since = client.http_since.filter(|_| !has_begun_anew).unwrap_or(now.monotonic);
+        client.http_since = is_midway.then_some(since);
         self.watch_http |= is_midway;
         client.http = Some(http);
         true

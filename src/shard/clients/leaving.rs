@@ -132,9 +132,10 @@ impl ClientStage {
 
     /// Lets more replies than usual wait for clients that have taken none for a second, since such a client may write a
     /// whole pipeline before it reads. Closes clients that accept no bytes of a segment (block) of replies for longer
-    /// than the send timeout, and clients that are owed no reply and have been silent for longer than the idle timeout,
-    /// except subscribers and monitors. Closes clients that have read the messages sent to them (as subscribers, for
-    /// instance) too slowly: more than `subscriber_slow_bytes` have waited for `subscriber_slow_time`.
+    /// than the send timeout, and clients that are owed no reply, have no request that waits (for the end of a `CLIENT
+    /// PAUSE`, say), and have been silent for longer than the idle timeout, except subscribers and monitors. Closes
+    /// clients that have read the messages sent to them (as subscribers, for instance) too slowly: more than
+    /// `subscriber_slow_bytes` have waited for `subscriber_slow_time`.
     pub fn look_after_stuck(&mut self, env: &mut Env, now: Now) {
         let (idle_timeout, send_timeout) = (env.settings.idle_timeout, env.settings.send_timeout);
         if self.outbox.in_flight() == 0 && idle_timeout.is_none() {
@@ -150,6 +151,7 @@ impl ClientStage {
                 self.expel(env, id, Counter::ClientsClosedSubscriber);
             } else if idle_timeout
                 .is_some_and(|timeout| !client.is_owed() && has_passed(client.last_heard, timeout))
+                && !client.stalled
                 && !client.is_subscribed()
                 && !client.is_monitor
             {

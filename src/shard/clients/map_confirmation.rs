@@ -53,6 +53,14 @@ pub struct FirstTry {
     pub done: Option<(Vec<NodeKey>, Vec<u8>)>,
 }
 
+impl FirstTry {
+    /// True if the second try has this sequence number. A later request has another, if the second try was refused
+    /// before it was sent.
+    pub fn is_followed_by(&self, sequence: u32) -> bool {
+        self.sequence == sequence
+    }
+}
+
 /// The clients whose request is held until the cluster's map of slots is confirmed (all primaries were asked
 /// for it after the request arrived), or for `PATIENCE` (2 s) at most, and the time at which the primaries
 /// were last asked.
@@ -125,6 +133,8 @@ impl ClientStage {
     /// (`SCAN`) over the nodes; None for any other request.
     pub fn note_addressed(&mut self, id: ClientId, walk: Option<WalkPosition>, arguments: &Arguments<'_>) {
         let client = self.clients.at(id);
+        let (_, sequence) = client.order.sequences();
+        client.first_try.take_if(|first_try| !first_try.is_followed_by(sequence));
         let again = client.first_try.is_none().then(|| Box::new(client.held(arguments)));
         let (refused, told) = (Vec::new(), Vec::new());
         client.addressed = Some(Box::new(Addressed { walk, again, refused, told }));
@@ -136,7 +146,7 @@ impl ClientStage {
     pub fn note_told(&mut self, id: ClientId, asked: &mut Vec<NodeKey>) -> Option<Vec<u8>> {
         let client = self.clients.at(id);
         let (_, sequence) = client.order.sequences();
-        let first_try = client.first_try.as_mut().filter(|first_try| first_try.sequence == sequence);
+        let first_try = client.first_try.as_mut().filter(|first_try| first_try.is_followed_by(sequence));
         let (done, said) = first_try.and_then(|first_try| first_try.done.take()).unzip();
         asked.retain(|node| done.as_ref().is_none_or(|done: &Vec<NodeKey>| !done.contains(node)));
         if let Some(addressed) = &mut client.addressed {

@@ -104,7 +104,7 @@ use crate::values::{ClientId, ShardId, StoreVersion, Timestamp};
 use abandoned::Abandoned;
 use answer::Outbox;
 use filters::Filters;
-use held::Resumed;
+use held::{Resumed, Times};
 use late_prices::LatePrices;
 use listeners::Listeners;
 use map_confirmation::MapConfirmation;
@@ -114,6 +114,7 @@ use pause::Pauses;
 use publications::Publications;
 use question::Questions;
 use registry::Clients;
+use transaction::WaitingExec;
 use turns::Turns;
 
 /// Maximum number of bytes of replies that usually may wait for one client (256 KiB). While more wait, none of its
@@ -222,6 +223,10 @@ pub struct ClientStage {
     /// True while a request is handled under another identity than its connection's: that of a `QOS CALL`, or the one
     /// that the client had when the request, which was held since, arrived.
     has_own_terms: bool,
+    /// The identities that connections have for all their requests, while a request of them is handled under another:
+    /// that of the request's connection, and behind it the one under which the `QOS CALL` around the request is
+    /// handled, if that was held (kept to be handled later). Empty at any other time.
+    own_identities: Vec<Identity>,
     /// True if the request being handled has itself changed its client's identity (`AUTH`, `RESET`), so that the
     /// identity of before must not be restored after the request.
     is_identity_changed: bool,
@@ -265,6 +270,7 @@ impl ClientStage {
             watch_http: false,
             draining: false,
             has_own_terms: false,
+            own_identities: Vec::new(),
             is_identity_changed: false,
             monitors: Vec::new(),
             left_links: Vec::new(),
@@ -376,7 +382,8 @@ impl ClientStage {
             // The copy of a request for a second try becomes a held request.
             let again = client.addressed.as_mut().and_then(|addressed| addressed.again.as_mut());
             let again = again.map(|again| &mut again.identity);
-            for identity in std::iter::once(&mut client.identity).chain(held).chain(again) {
+            let exec = client.transaction.as_mut().and_then(|transaction| transaction.identity_of_exec());
+            for identity in std::iter::once(&mut client.identity).chain(held).chain(again).chain(exec) {
                 *identity = identity.carried_over(before, after, admission);
             }
             if is_over {
@@ -402,12 +409,12 @@ impl ClientStage {
     }
 
     /// Gives a client another identity for one request: that of a `QOS CALL`, or the one that it had when a held
-    /// request arrived. Returns its own identity, for [`Self::end_acting`].
-    pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) -> Identity {
+    /// request, or an `EXEC` that has waited, arrived. Keeps its own identity until [`Self::end_acting`].
+    pub fn begin_acting(&mut self, id: ClientId, identity: &Identity) {
         let own = std::mem::replace(&mut self.clients.at(id).identity, identity.clone());
         self.has_own_terms = own != *identity;
         self.is_identity_changed = false;
-        own
+        self.own_identities.push(own);
     }
 
     /// True while a request is handled under another identity than its connection's: that of a `QOS CALL`, or the one
@@ -416,15 +423,36 @@ impl ClientStage {
         self.has_own_terms
     }
 
-    /// Restores a client's own identity (`own`) after [`Self::begin_acting`] gave it another for one request, unless
-    /// the request itself changed the identity (AUTH, RESET).
-    pub fn end_acting(&mut self, id: ClientId, own: Identity) {
+    /// Restores a client's own identity after [`Self::begin_acting`] gave it another for one request, unless the
+    /// request itself changed the identity (AUTH, RESET).
+    pub fn end_acting(&mut self, id: ClientId) {
         self.has_own_terms = false;
-        if let Some(client) = self.clients.get(id)
+        if let Some(own) = self.own_identities.pop()
+            && let Some(client) = self.clients.get(id)
             && !self.is_identity_changed
         {
             client.identity = own;
         }
+    }
+
+    /// Changes the options of a client's later requests. If the request that does so is itself handled under another
+    /// identity (in `QOS CALL`), nothing of that identity stays. The error is the text of the reply.
+    fn change_options(
+        &mut self,
+        env: &Env,
+        admission: &mut AdmissionStage,
+        id: ClientId,
+        options: &RequestOptions,
+    ) -> Result<(), String> {
+        let acting = &self.clients.at(id).identity;
+        let is_restored = !self.is_identity_changed;
+        if let Some(own) = self.own_identities.first_mut().filter(|own| is_restored && **own != *acting) {
+            *own = own.with_options(env, admission, options)?;
+            return Ok(());
+        }
+        let identity = acting.with_options(env, admission, options)?;
+        self.change_identity(id, identity);
+        Ok(())
     }
 
     /// Replaces a client's identity for its later requests. A request that is itself handled under another identity (in
@@ -480,7 +508,8 @@ impl ClientStage {
     }
 
     /// Queues a question for the control executor (the thread that collects data of all shards) that a client's `EXEC`
-    /// waits for. Keeps the transaction, and the price taken for that `EXEC` (`charge`, None if it has none), until the
+    /// waits for. Keeps the transaction, the identity and the times of that `EXEC`
+    /// ([`Self::handle_answer_before_exec`]), and the price taken for it (`charge`, None if it has none), until the
     /// answer has come ([`Self::take_charge`]).
     pub fn ask_before_exec(
         &mut self,
@@ -490,8 +519,26 @@ impl ClientStage {
         question: Question,
     ) {
         let sequence = self.ask_unheard(env, id, charge, question);
-        transaction.await_answer(sequence);
-        self.clients.at(id).put_back_transaction(transaction);
+        let client = self.clients.at(id);
+        let (identity, times) = (client.identity.clone(), client.times);
+        transaction.await_answer(WaitingExec { sequence, identity, times });
+        client.put_back_transaction(transaction);
+    }
+
+    /// Begins to carry out an `EXEC` that has waited for the control executor, as on its arrival: until
+    /// [`Self::end_exec`] the client has the identity of then, and the times are those of the `EXEC`. Returns the
+    /// client's own times, to be restored.
+    pub fn begin_exec(&mut self, id: ClientId, exec: &WaitingExec) -> Times {
+        self.begin_acting(id, &exec.identity);
+        std::mem::replace(&mut self.clients.at(id).times, exec.times)
+    }
+
+    /// Restores a client's own identity and times (`newest`) after [`Self::begin_exec`].
+    pub fn end_exec(&mut self, id: ClientId, newest: Times) {
+        if let Some(client) = self.clients.get(id) {
+            client.times = newest;
+        }
+        self.end_acting(id);
     }
 
     /// Discards a client's transaction, whose queued requests are charged for their bytes. False if the client is in
@@ -528,11 +575,10 @@ impl ClientStage {
     }
 
     /// Takes a reply of the control executor (the thread that collects data of all shards) that a client's `EXEC` waits
-    /// for. Returns false, and does not take it, if `to` is the address of another reply.
-    pub fn handle_answer_before_exec(&mut self, to: ReplyTo, reply: &[u8]) -> bool {
-        let client = self.clients.get(to.client_id());
-        let transaction = client.and_then(|client| client.transaction.as_mut());
-        transaction.is_some_and(|transaction| transaction.handle_answer(to.sequence, reply))
+    /// for, and returns that `EXEC`. None, and the reply is not taken, if `to` is the address of another one.
+    pub fn handle_answer_before_exec(&mut self, to: ReplyTo, reply: &[u8]) -> Option<Box<WaitingExec>> {
+        let transaction = self.clients.get(to.client_id())?.transaction.as_mut()?;
+        transaction.handle_answer(to.sequence, reply)
     }
 
     /// Removes and returns the charge (the price that was taken) of a client's request that is not answered yet. None

@@ -28,7 +28,9 @@ impl ClientStage {
             Identity::default()
         };
         let client = self.clients.at(id);
-        client.stranger_since = identity.tenant.is_none().then_some(now.monotonic);
+        // A client that had no tenant before gets no more time by `RESET` or by further HTTP requests.
+        let since = client.stranger_since.unwrap_or(now.monotonic);
+        client.stranger_since = identity.tenant.is_none().then_some(since);
         self.watch_strangers |= identity.tenant.is_none();
         self.change_identity(id, identity);
         self.apply_pauses_to(&env.quotas, id);

@@ -1,6 +1,7 @@
 //! Transactions: the requests that a connection has queued since `MULTI`, and the reply to its `EXEC`.
 
-use super::held::HeldRequest;
+use super::held::{HeldRequest, Times};
+use super::identity::Identity;
 use super::pause::is_held_as_write;
 use crate::policy::price::Asked;
 use crate::protocol::command::{Command, LocalCommand};
@@ -42,12 +43,25 @@ pub struct Transaction {
     /// True if a request could not be queued, or the client's rights have changed since, so that `EXEC` will refuse the
     /// transaction.
     poisoned: bool,
-    /// Sequence number, in the client's order of replies, of the question to the control executor (the thread that
-    /// collects data of all shards) that `EXEC` waits for; None if it waits for none.
-    awaited: Option<u32>,
+    /// The `EXEC` of the transaction, while it waits for the control executor (the thread that collects data of all
+    /// shards); None if it has not come, or waits for nothing.
+    waiting_exec: Option<Box<WaitingExec>>,
     /// Number of bytes of the control executor's replies to queued requests (such as `INFO`, which need data of all
     /// shards) that are kept until `EXEC` is answered.
     answers_bytes: usize,
+}
+
+/// An `EXEC` that waits for the control executor's reply (the thread that collects data of all shards) to a queued
+/// request.
+#[derive(Debug)]
+pub struct WaitingExec {
+    /// The number of the question in the client's order of replies.
+    pub sequence: u32,
+    /// The identity under which the transaction is carried out: the client's own, or that of the `QOS CALL` in which
+    /// `EXEC` came.
+    pub identity: Identity,
+    /// The times at which `EXEC` arrived and was decoded.
+    pub times: Times,
 }
 
 /// A request queued in a transaction that weir answers itself: its reply is inserted into the store's reply to
@@ -86,7 +100,9 @@ impl Transaction {
     /// Returns the bytes of memory that the transaction takes.
     pub fn memory_bytes(&self) -> usize {
         let selects = self.selects.capacity() * size_of::<Selected>();
-        size_of::<Self>() + self.frames.capacity() + self.locals_bytes + self.answers_bytes + selects
+        let waiting = self.waiting_exec.as_ref().map_or(0, |_| size_of::<WaitingExec>());
+        let collected = self.answers_bytes + waiting;
+        size_of::<Self>() + self.frames.capacity() + self.locals_bytes + collected + selects
     }
 
     /// Returns the number of queued requests, for a backend or for weir itself.
@@ -176,21 +192,23 @@ impl Transaction {
         self.locals.get_mut(self.collected).filter(|_| has_room)
     }
 
-    /// Records that `EXEC` waits for the control executor's reply to the request of
-    /// [`Self::next_uncollected`], which has this number (`sequence`) in the client's order of replies.
-    pub fn await_answer(&mut self, sequence: u32) {
-        self.awaited = Some(sequence);
+    /// Records that `EXEC` waits for the control executor's reply to the request of [`Self::next_uncollected`].
+    pub fn await_answer(&mut self, exec: WaitingExec) {
+        self.waiting_exec = Some(Box::new(exec));
     }
 
-    /// Takes a reply of the control executor, by its number (`sequence`) in the client's order of replies.
-    /// Returns false, and does not take it, if `EXEC` does not wait for it.
-    pub fn handle_answer(&mut self, sequence: u32, reply: &[u8]) -> bool {
-        let is_awaited = self.awaited == Some(sequence);
-        if is_awaited {
-            self.awaited = None;
-            self.put_answer(reply.to_vec());
-        }
-        is_awaited
+    /// Returns the identity under which the transaction is carried out once its `EXEC` no longer waits for the control
+    /// executor; None if it does not wait.
+    pub fn identity_of_exec(&mut self) -> Option<&mut Identity> {
+        self.waiting_exec.as_mut().map(|exec| &mut exec.identity)
+    }
+
+    /// Takes a reply of the control executor, by its number (`sequence`) in the client's order of replies, and returns
+    /// the `EXEC` that waits for it. None, and the reply is not taken, if none does.
+    pub fn handle_answer(&mut self, sequence: u32, reply: &[u8]) -> Option<Box<WaitingExec>> {
+        let exec = self.waiting_exec.take_if(|exec| exec.sequence == sequence)?;
+        self.put_answer(reply.to_vec());
+        Some(exec)
     }
 
     /// Stores the reply to the first queued request that lacks it ([`Self::next_uncollected`]): the control executor's,

@@ -530,6 +530,12 @@ impl ClientStage {
         self.turns.taken = self.turns.taken.min(self.turns.most / 2);
     }
 
+    /// Makes room in this turn (pass of the shard's loop) for one more request, if as many as may be are started: for a
+    /// blocking command that began in another process, which would be a new request in a later turn.
+    pub fn reserve_for_moved(&mut self) {
+        self.turns.taken = self.turns.taken.min(self.turns.most.saturating_sub(1));
+    }
+
     /// Takes the next client that waited for this turn (pass of the shard's loop). None if there is no other,
     /// or if no more requests may be started in this turn.
     pub fn take_next_turn(&mut self) -> Option<ClientId> {

@@ -38,8 +38,9 @@ use crate::shard::pending::{InFlight, whole};
 use crate::shard::pieces::{Pieces, taken_apart};
 use crate::shard::reach;
 use crate::shard::refusal::{NotSent, Stage};
-use crate::shard::replies::{Replies, turn_away};
+use crate::shard::replies::{Replies, turn_away, turn_away_as};
 use crate::shard::request::{Envelope, Nature, PRIMARY, ReplyTo, Route, Track};
+use crate::shard::settings::Mode;
 use crate::shard::stored::Stored;
 use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
@@ -98,8 +99,8 @@ pub struct Held {
     /// The node that is importing the slot, and the time at which the owner replied so (ASK); None if no
     /// owner did.
     ask: Option<(BackendId, Timestamp)>,
-    /// The version of the map and the time when the request was refused, if the refusal may be untrue (a
-    /// script's, or one from an old map); None if the refusal is certain or there was none.
+    /// The refusal of the request, if it may be untrue (a script's, or one from an old map); None if the refusal is
+    /// certain or there was none.
     doubted: Option<Doubted>,
     /// The text of the error with which a node that is down refused the request (CLUSTERDOWN), which the client gets if
     /// the request is not sent again in time; None if none did.
@@ -176,6 +177,9 @@ pub struct Refused {
     sent: Sent,
     /// The node that refused the request.
     sender: BackendId,
+    /// The measurements of the refusal if the request is a script, which may have run and made the refusal up;
+    /// `Outcome::Refused` for any other request.
+    ran: Outcome,
 }
 
 /// Conditions under which a refused request is sent again: to the node that an ASK named (`ask`), once a new
@@ -188,12 +192,15 @@ struct Until {
     words: Option<Arc<[u8]>>,
 }
 
-/// The moment at which a refusal that may be untrue came: the version of the map then, and the time. A newer
-/// map shows whether it was true.
+/// A refusal that may be untrue: the version of the map when it came, and the time. A newer map shows whether it was
+/// true.
 #[derive(Clone, Copy, Debug)]
 struct Doubted {
     version: u64,
     at: Timestamp,
+    /// The outcome from which the request's price follows if it is not sent again: the measurements of the refusal if
+    /// the request is a script, which may have run and made the refusal up; `Outcome::Refused` for any other request.
+    ran: Outcome,
 }
 
 /// The requests of one slot that are held back, and the conditions for sending them.
@@ -693,12 +700,14 @@ impl Slots {
 
     /// Handles the reply of a slot's owner (`sender`) that may be a refusal; `error` is its text if it is an
     /// error. If the request was not carried out, it is held for later, or its client is sent an error.
-    /// `request` is the record of the request, which was sent over `connection` on `track`.
+    /// `request` is the record of the request, which was sent over `connection` on `track`. `ran` is the outcome from
+    /// which its price follows if its client is sent an error although it may have run: the measurements of the reply
+    /// if it is a script, else `Outcome::Refused`.
     pub fn take_owner_reply(
         &mut self,
         env: &mut Env,
         (connection, sender, track): (ConnectionId, BackendId, Track),
-        (request, error): (&InFlight, Option<&[u8]>),
+        (request, error, ran): (&InFlight, Option<&[u8]>, Outcome),
         replies: &mut impl Replies,
         now: Now,
     ) -> Heard {
@@ -752,7 +761,7 @@ impl Slots {
             return Heard::Answered;
         };
         let route = Route { backend: sender, track, ..request.envelope.route };
-        let asked = Refused { envelope: Envelope { route, ..request.envelope }, frame, sent, sender };
+        let asked = Refused { envelope: Envelope { route, ..request.envelope }, frame, sent, sender, ran };
         if !is_down {
             self.redirect(env, refused, &asked, class, replies, now);
             return Heard::Redirected;
@@ -787,11 +796,11 @@ impl Slots {
     }
 
     /// Takes the held requests (kept until their slot's node can take them) of slots whose other requests are all
-    /// answered and whose pause is over, and answers with an error those whose deadline has passed or that were held
-    /// for a second. Before that, forgets the owners that redirects named about 2 s ago or earlier. Where a node is
-    /// down, takes one request at a time. Looks at the requests at most once in 1 ms, unless something has happened
-    /// that may release some. `waiting` are the slots of requests that wait for room in windows. The caller passes each
-    /// request taken to [`Slots::release`].
+    /// answered and whose pause is over, and answers with an error those whose deadline has passed (if deadlines are
+    /// on) or that were held for a second. Before that, forgets the owners that redirects named about 2 s ago or
+    /// earlier. Where a node is down, takes one request at a time. Looks at the requests at most once in 1 ms, unless
+    /// something has happened that may release some. `waiting` are the slots of requests that wait for room in windows.
+    /// The caller passes each request taken to [`Slots::release`].
     #[inline(never)]
     pub fn take_ready(
         &mut self,
@@ -818,7 +827,7 @@ impl Slots {
         let mut late: Vec<(Held, Told)> = Vec::new();
         let mut ready: Vec<Held> = Vec::new();
         holds.retain(|slot, hold| {
-            let is_over = |held: &&Held| held.is_late(now.monotonic) || !held.is_doubted(env, map);
+            let is_over = |held: &&Held| held.is_late(env, now.monotonic) || !held.is_doubted(env, map);
             for held in hold.list.iter().filter(|held| held.is_unproven(env, map)).filter(is_over) {
                 forged.insert(*slot, now.monotonic.after(FORGED_HOLDS));
                 // The node may have carried out the script, so it counts among the requests that were carried
@@ -826,10 +835,12 @@ impl Slots {
                 let (to, frame) = (held.envelope.reply_to, held.message.message().bytes());
                 hold.carried_out.note(env.pieces.connection(to), to, frame);
             }
-            late.extend(hold.list.extract_if(.., |held| held.is_late(now.monotonic)).map(|held| {
-                let is_late = now.monotonic >= held.envelope.deadline;
+            late.extend(hold.list.extract_if(.., |held| held.is_late(env, now.monotonic)).map(|held| {
+                let is_late = now.monotonic >= obeyed_deadline(env, &held.envelope);
                 let waited = now.monotonic.since(held.tries.held_since);
-                let why = if is_late { NotSent::TooLate(Stage::Queue, waited) } else { NotSent::Redirects };
+                // A script may have run, which a deadline that passed in a queue would deny.
+                let is_unsent = is_late && !held.is_scripts_word();
+                let why = if is_unsent { NotSent::TooLate(Stage::Queue, waited) } else { NotSent::Redirects };
                 let told = held.told(hold.down.as_ref(), why);
                 (held, told)
             }));
@@ -869,7 +880,9 @@ impl Slots {
         }
         for (held, told) in late {
             match told {
-                Told::Why(why) => turn_away(env, replies, held.envelope.addressee(), why, now),
+                Told::Why(why) => {
+                    turn_away_as(held.outcome(), env, replies, held.envelope.addressee(), why, now);
+                }
                 Told::Words(words) => {
                     let outcome = Outcome::answered(words.len());
                     replies.reply(env, held.envelope.reply_to, outcome, Message::Small(&words), now);
@@ -892,6 +905,7 @@ impl Slots {
         // A script that was carried out may return any text. Its redirect was true only if the slot has left
         // its node, and only nodes say where the slot is.
         let (is_untrue, is_scripts_word) = (held.is_unproven(env, &self.map), held.is_scripts_word());
+        let ran = held.outcome();
         let Held { envelope, message, requests, tries, ask, .. } = held;
         let Route { slot, backend: sender, .. } = envelope.route;
         let current = if is_scripts_word { self.map.owner(slot) } else { self.owner(slot) };
@@ -900,8 +914,9 @@ impl Slots {
         let ask = ask.filter(is_fresh).filter(|_| current == Some(sender));
         let owner = ask.map(|(target, _)| target).or(current);
         let Some(backend) = owner.filter(|_| !is_untrue) else {
-            let why = if is_untrue { NotSent::Redirects } else { NotSent::NoOwner };
-            turn_away(env, replies, envelope.addressee(), why, now);
+            let (outcome, why) =
+                if is_untrue { (ran, NotSent::Redirects) } else { (Outcome::Refused, NotSent::NoOwner) };
+            turn_away_as(outcome, env, replies, envelope.addressee(), why, now);
             message.release(&mut env.pool);
             return None;
         };
@@ -1041,13 +1056,15 @@ impl Slots {
         self.patched_until = self.patched_until.min(until);
     }
 
-    /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left and there is room.
+    /// True if a request refused with CLUSTERDOWN may be held until the node works: it has time left (of its deadline,
+    /// if deadlines are on, and of the second for which it may be held) and there is room.
     /// A read of a hot key may not if a tenant accepts expired replies, since a kept one may answer it at once.
     fn may_wait(&self, env: &Env, request: &Refused, sent_at: Timestamp, now: Timestamp) -> bool {
         let (envelope, slot) = (&request.envelope, request.sent.slot);
         let tries = request.sent.tries.once_more(now);
         let again_at = self.down_until(slot, sent_at, now).1;
-        let has_time = again_at < envelope.deadline && now.since(tries.held_since) < SLOT_HELD_MAX;
+        let has_time =
+            again_at < obeyed_deadline(env, envelope) && now.since(tries.held_since) < SLOT_HELD_MAX;
         // A read of a hot key may get a kept reply at once, so it does not wait.
         let is_spared = envelope.nature.effect() == Effect::Read
             && (envelope.reply_to.flight_id().is_some() || envelope.touches.is_reported())
@@ -1057,7 +1074,8 @@ impl Slots {
 
     /// Handles a node's redirect (MOVED, ASK, READONLY) or TRYAGAIN in reply to a request: holds the
     /// request to send it again, or answers its client with an error if it was redirected too often, the
-    /// redirect cannot be true, or too many requests are held.
+    /// redirect cannot be true, or too many requests are held. A script, which may have run, is charged for that
+    /// all the same.
     fn redirect(
         &mut self,
         env: &mut Env,
@@ -1067,8 +1085,8 @@ impl Slots {
         replies: &mut impl Replies,
         now: Now,
     ) {
-        let Refused { envelope, frame, sent, sender } = request;
-        let (to, slot) = (envelope.reply_to, sent.slot);
+        let Refused { envelope, frame, sent, sender, ran } = request;
+        let (to, slot, sender, ran) = (envelope.reply_to, sent.slot, *sender, *ran);
         let says_try_again = refused == NodeRefusal::TryAgain;
         env.counters.add(Counter::Redirections, 1);
         let tries = if says_try_again {
@@ -1077,23 +1095,32 @@ impl Slots {
         } else {
             sent.tries.elsewhere(now.monotonic)
         };
-        let until = match self.record_refusal(refused, (slot, *sender), class, now.monotonic) {
+        let until = match self.record_refusal(refused, (slot, sender), class, now.monotonic) {
             Some(Way::Owner) => Until::default(),
             Some(Way::Ask(backend)) => Until { ask: Some((backend, now.monotonic)), ..Until::default() },
+            // The slot has left the node since the request was sent there, so the map in force says where it is. A
+            // script may have made the refusal up, and a node that was sent ASKING did not own the slot before.
+            Some(Way::AfterRefresh)
+                if class != Class::Script
+                    && !frame.starts_with(ASKING)
+                    && self.owner(slot).is_some_and(|owner| owner != sender) =>
+            {
+                Until::default()
+            }
             Some(Way::AfterRefresh) => {
-                let doubted = Some(Doubted { version: self.map.version(), at: now.monotonic });
+                let doubted = Some(Doubted { version: self.map.version(), at: now.monotonic, ran });
                 Until { doubted, ..Until::default() }
             }
             None => {
                 self.record_carried_out(env.pieces.connection(to), to, slot, frame);
-                return turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
+                return turn_away_as(ran, env, replies, envelope.addressee(), NotSent::Redirects, now);
             }
         };
         if tries.hops > HOPS_MAX || !self.has_room_for(frame.len()) {
             if class == Class::Script {
                 self.record_carried_out(env.pieces.connection(to), to, slot, frame);
             }
-            return turn_away(env, replies, envelope.addressee(), NotSent::Redirects, now);
+            return turn_away_as(ran, env, replies, envelope.addressee(), NotSent::Redirects, now);
         }
         if says_try_again && to.flight_id().is_none() && self.hold_apart(env, envelope, frame, tries) {
             return;
@@ -1239,12 +1266,20 @@ impl Held {
     /// True as long as it is not known whether the refusal of this held request was true, so that it waits. A
     /// script's redirect needs a map confirmed by all primaries after the redirect, any other a newer map.
     fn is_doubted(&self, env: &Env, map: &Map) -> bool {
-        let Some(Doubted { version, at }) = self.doubted else { return false };
+        let Some(Doubted { version, at, .. }) = self.doubted else { return false };
         if self.is_scripts_word() { !env.is_sure(at) } else { map.version() <= version }
     }
 
-    fn is_late(&self, now: Timestamp) -> bool {
-        now >= self.envelope.deadline || now.since(self.tries.held_since) >= SLOT_HELD_MAX
+    /// True if this held request waits no longer: its deadline has passed (if deadlines are on), or it was held for a
+    /// second.
+    fn is_late(&self, env: &Env, now: Timestamp) -> bool {
+        now >= obeyed_deadline(env, &self.envelope) || now.since(self.tries.held_since) >= SLOT_HELD_MAX
+    }
+
+    /// Returns the outcome from which the price of this held request follows if it is not sent again: the measurements
+    /// of a script that may have run, else `Outcome::Refused`.
+    fn outcome(&self) -> Outcome {
+        self.doubted.map_or(Outcome::Refused, |doubted| doubted.ran)
     }
 
     /// Returns the reply for the client if this held request is not sent again: the error of the node that
@@ -1254,6 +1289,12 @@ impl Held {
         let words = self.words.as_ref().or_else(|| down.filter(has_waited).map(|down| &down.words));
         words.map_or(Told::Why(why), |words| Told::Words(Arc::clone(words)))
     }
+}
+
+/// Returns the deadline of a request; `Timestamp::MAX` if it has none, or if deadlines are off or only counted (shadow
+/// mode).
+fn obeyed_deadline(env: &Env, envelope: &Envelope) -> Timestamp {
+    if env.settings.overload.shed == Mode::On { envelope.deadline } else { Timestamp::MAX }
 }
 
 /// Returns the track (set of connections) of a request that is sent to the slot's owner: the usual one in

@@ -80,6 +80,9 @@ pub struct Waiter {
     /// joined after the fetch was sent, or several reads of the connection wait for it and may get only some
     /// of the replies at once.
     pub is_bound: bool,
+    /// True if the read joined after the fetch was sent. If the key, or a field, has expired when the reply comes, the
+    /// read may have come after that, so it must not get the reply.
+    pub came_late: bool,
 }
 
 impl Flight {
@@ -316,8 +319,9 @@ impl Flights {
         }
         let is_obeyed = obeys_deadlines && envelope.overdue == Overdue::Answered;
         let deadline = if is_obeyed { envelope.deadline } else { Timestamp::MAX };
-        let is_bound = flight.stage == Stage::Sent;
-        flight.waiters.push(Waiter { envelope: Envelope { deadline, ..*envelope }, is_bound });
+        let came_late = flight.stage == Stage::Sent;
+        let envelope = Envelope { deadline, ..*envelope };
+        flight.waiters.push(Waiter { envelope, is_bound: came_late, came_late });
         self.waiters += 1;
         if deadline != Timestamp::MAX {
             self.late_at = Some(self.late_at.map_or(deadline, |late_at| late_at.min(deadline)));
@@ -360,7 +364,7 @@ impl Flights {
             return None;
         }
         let told: Vec<Waiter> = flight.waiters.extract_if(.., |waiter| is_told(waiter)).collect();
-        flight.waiters.iter_mut().for_each(|waiter| waiter.is_bound = false);
+        flight.waiters.iter_mut().for_each(|waiter| (waiter.is_bound, waiter.came_late) = (false, false));
         let Envelope { reply_to, touches, deadline, overdue, .. } = flight.envelope;
         flight.envelope = Envelope { reply_to, touches, deadline, overdue, ..flight.waiters[0].envelope };
         flight.envelope.route = as_fetched(flight.envelope.route);

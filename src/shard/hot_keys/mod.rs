@@ -1377,13 +1377,12 @@ impl HotKeyStage {
         entries.fold((0, 0), |(all, all_bytes), (kept, bytes)| (all + kept, all_bytes + bytes))
     }
 
-    /// Holds back, to handle them again, the reads of the fetch (shared read of a hot key) `flight` that hold back
-    /// later ones (`is_bound`): they may have joined after the fetch was sent, and its key, or a field, has expired
-    /// since then. `id` is the fetch's id.
+    /// Holds back, to handle them again, the reads that joined the fetch (shared read of a hot key) `flight` after it
+    /// was sent: its key, or a field, has expired since then, perhaps before they came. `id` is the fetch's id.
     fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
-        for Waiter { envelope, .. } in flight.waiters.extract_if(.., |waiter| waiter.is_bound) {
+        for Waiter { envelope, .. } in flight.waiters.extract_if(.., |waiter| waiter.came_late) {
             let connection = connection_of(env, &envelope);
             entry.handle_landed(connection, id, true);
             self.held += 1;

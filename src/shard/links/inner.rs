@@ -16,6 +16,7 @@
 use super::Links;
 use super::link::{Greeting, Inner, Link};
 use crate::protocol::call::begin_call;
+use crate::protocol::command::Class;
 use crate::protocol::{BufferPool, encode};
 use crate::shard::counters::{Counter, Counters};
 use crate::shard::fence::field_of;
@@ -118,12 +119,16 @@ impl Link {
 impl Links {
     /// Records an error reply from a weir; `end` has the bytes of it that came last, after those kept of the
     /// connection's incomplete reply. A refusal is marked, so that its time does not count as the store's.
-    /// After the refusal of a tier (importance), no tier is passed on again.
+    /// After the refusal of a tier (importance), no tier is passed on again. An error in reply to a script is not
+    /// recorded, because a script may return any text.
     #[cold]
     pub fn record_weir_error(&mut self, connection: ConnectionId, end: &[u8]) {
         let link = &mut self.connections[connection.0 as usize];
         let Some(inner) = &mut link.inner else { return };
-        let Some(request) = link.pending.front_mut().and_then(Pending::request_mut) else { return };
+        let request = link.pending.front_mut().and_then(Pending::request_mut);
+        let Some(request) = request.filter(|request| request.envelope.nature.class != Class::Script) else {
+            return;
+        };
         let mut start = [0; TIER_REFUSED.len()];
         let text = link.partial.iter().chain(end);
         start.iter_mut().zip(text).for_each(|(place, byte)| *place = *byte);

@@ -423,7 +423,8 @@ impl Bulkhead {
         } else if self.is_stalled {
             Verdict::Stalled(self.retry_stalled(now))
         } else if self.mode == Mode::Shadow {
-            Verdict::PassesInShadow
+            // The limit says nothing here while the breaker checks each request.
+            if (self.in_flight as usize) < self.size() { Verdict::Passes } else { Verdict::PassesInShadow }
         } else if self.in_flight < self.limit
             || envelope.reply_to.flight_id().is_some() && self.has_place() && self.fetches.is_empty()
             || envelope.tier == Tier::Critical

@@ -27,6 +27,9 @@ use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 /// its client without the store, and the store may still carry that earlier request out.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
+/// The price of a request whose backend is not strained, in percent of its usual price.
+const USUAL_PERCENT: u32 = 100;
+
 /// Error of the functions that admit a request (take its price): the request goes no further now, because
 /// it has been answered already, or is held to be tried again.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,7 @@ impl Shard {
     ) {
         let (client, is_alone) = (self.clients.client(id), destination.is_alone());
         let must_wait = is_alone && client.unanswered() > 0;
-        if client.is_unsettled(is_alone) && self.refuses_unsettled(id, destination) {
+        if client.is_unsettled(is_alone) && self.refuses_unsettled(id, command, destination) {
             return;
         }
         if must_wait {
@@ -286,7 +289,8 @@ impl Shard {
     /// Admits a request: takes its price from the buckets of its payer (account that is charged), and returns
     /// the charge; None if it has no price. A refused request is answered here, and one that has to wait is
     /// held; both return [`Stopped`]. `usual` is the track (set of connections to a backend) of a request that
-    /// does not cost much, and `command` is None if weir does not know it.
+    /// does not cost much, and `command` is None if weir does not know it. A request to all nodes of a cluster that
+    /// goes on after some have carried it out is paid for already, and is not refused.
     #[expect(clippy::inline_always, reason = "every request: a call would be a third of it")]
     #[inline(always)]
     fn admit(
@@ -308,6 +312,10 @@ impl Shard {
         let (asked, class) = (asked(command, arguments), Nature::of(command).class);
         let client = self.clients.client(id);
         let Some(payer) = client.payer() else { return Ok(None) };
+        if matches!(destination, Destination::Stores(_)) && client.goes_on_paid() {
+            self.is_paid = true;
+            return Ok(None);
+        }
         if self.env.backend_levels.is_any() {
             let backend = destination.backend();
             return self.admit_off_tab(id, payer, (&asked, class), (backend, usual), arguments, now);
@@ -374,7 +382,15 @@ impl Shard {
         let Some((asked, class)) = asked else {
             return self.admit_bytes(id, payer, local, arguments, now).map(|()| None);
         };
-        self.admit_off_tab(id, payer, (&asked, class), (None, Track::Usual), arguments, now)
+        let backend = self.backend_asked(id, Destination::Weir(local));
+        let percent = match local {
+            LocalCommand::Exec => {
+                self.env.backend_levels.percent(backend, self.clients.client(id).identity().tier)
+            }
+            // No store is asked, so none is strained by it.
+            _ => USUAL_PERCENT,
+        };
+        self.admit_at(id, payer, (&asked, class, percent), Track::Usual, arguments, now)
     }
 
     /// Admits a request that weir answers by itself and that has no price (`local` is the command): if it has
@@ -426,13 +442,26 @@ impl Shard {
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Result<Option<Charge>, Stopped> {
+        let percent = self.env.backend_levels.percent(backend, self.clients.client(id).identity().tier);
+        self.admit_at(id, payer, (asked, class, percent), usual, arguments, now)
+    }
+
+    /// Admits a request like [`Self::admit_off_tab`], at a price of `percent` of the usual one.
+    fn admit_at(
+        &mut self,
+        id: ClientId,
+        payer: Payer,
+        (asked, class, percent): (&Asked, Class, u32),
+        usual: Track,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Result<Option<Charge>, Stopped> {
         // The call was paid for there, except for its reply.
         if std::mem::take(&mut self.is_admitted_elsewhere) {
             return Ok(self.admission.charge_afterwards(Some(payer), asked, class));
         }
         let client = self.clients.client(id);
         let came = client.came();
-        let percent = self.env.backend_levels.percent(backend, client.identity().tier);
         let take_track = |track: Track| client.take_track(track.or(usual));
         match self.admission.admit(&mut self.env, payer, came, (asked, class, percent), take_track, now) {
             Admission::Passed(charge) => return Ok(charge),
@@ -567,25 +596,54 @@ impl Shard {
         now: Now,
     ) -> bool {
         let tier = self.clients.client(id).identity().tier;
-        let backend = destination.backend();
+        let backend = self.backend_asked(id, destination);
         let is_held_back =
             self.reaches_stores(id, destination) && self.env.backend_levels.refuses(backend, tier);
         if is_held_back {
-            if let Some(payer) = self.clients.client(id).payer() {
-                let (asked, class) = (asked(command, arguments), Nature::of(command).class);
+            let client = self.clients.client(id);
+            if let Some(payer) = client.payer() {
+                let transaction = match destination {
+                    Destination::Weir(LocalCommand::Exec) => {
+                        client.transaction().and_then(|whole| whole.asked())
+                    }
+                    _ => None,
+                };
+                let alone = || (asked(command, arguments), Nature::of(command).class);
+                let (asked, class) =
+                    transaction.map_or_else(alone, |asked| (asked, Nature::TRANSACTION_CLASS));
                 self.admission.meter_shed(payer, (&asked, class), now);
             }
-            self.answer_not_sent(id, backend.unwrap_or(BackendId(0)), NotSent::Strained);
+            let strained = backend.unwrap_or_else(|| self.env.backend_levels.worst());
+            self.answer_not_sent(id, strained, NotSent::Strained);
         }
         is_held_back
+    }
+
+    /// Returns the backend whose shedding level decides about a request: the one that it, or its transaction at
+    /// `EXEC`, goes to. None for several.
+    fn backend_asked(&mut self, id: ClientId, destination: Destination) -> Option<BackendId> {
+        if destination != Destination::Weir(LocalCommand::Exec) {
+            return destination.backend();
+        }
+        let place = self.clients.client(id).transaction().and_then(|transaction| transaction.place());
+        Some(place.map_or_else(|| self.first_place().1, |(_, backend)| backend))
     }
 
     /// Refuses a request that, as the caller has found, could overtake an earlier one of its client: the store may
     /// still carry that one out, although weir has answered it. False, with nothing done, if no part of the request
     /// goes to a store.
     #[cold]
-    fn refuses_unsettled(&mut self, id: ClientId, destination: Destination) -> bool {
-        let is_refused = self.reaches_stores(id, destination);
+    fn refuses_unsettled(
+        &mut self,
+        id: ClientId,
+        command: Option<&Command>,
+        destination: Destination,
+    ) -> bool {
+        // The end of a subscription cannot overtake a request for keys, and its client pays until then.
+        let ends_subscription = command.is_some_and(|command| {
+            matches!(command.handling, Handling::Private(PrivateUse::Unsubscribes(_)))
+        });
+        let is_refused = !ends_subscription && self.reaches_stores(id, destination);
         if is_refused {
             let backend = destination.backend().unwrap_or(BackendId(0));
             self.answer_not_sent(id, backend, NotSent::Stalled(RETRY_UNSETTLED));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::Shard;
 use super::destination::step_of;
-use crate::protocol::command::{self, Class, Command, Handling, LocalCommand, PrivateUse};
+use crate::protocol::command::{self, Class, Command, Handling, LocalCommand};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::admission::{FREE_BYTES, Payer};
 use crate::shard::clients::{Identity, Progress};
@@ -162,9 +162,9 @@ impl Shard {
         request: Request<'_>,
         now: Now,
     ) {
-        let own = self.clients.begin_acting(id, identity);
+        self.clients.begin_acting(id, identity);
         self.handle_request(id, request, now);
-        self.clients.end_acting(id, own);
+        self.clients.end_acting(id);
     }
 
     /// Handles one whole request of a client: finds its command, and sends, queues, answers or refuses it.
@@ -232,7 +232,7 @@ impl Shard {
     #[inline(never)]
     fn handle_unusual(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         match command::recognise(&request.arguments) {
-            Ok(command) => self.handle_command(id, command, request, now),
+            Ok(command) => return self.handle_command(id, command, request, now),
             Err(command::Unrecognised::Command(_)) => self.handle_unknown(id, request, now),
             // As in Redis, a malformed `EXEC` is over.
             Err(command::Unrecognised::Arity(exec)) if exec.name == "exec" => {
@@ -242,6 +242,7 @@ impl Shard {
             }
             Err(error) => self.refuse_with_bytes(id, &error.text()),
         }
+        self.end_caching(id, request.arguments.name());
     }
 
     fn handle_command(&mut self, id: ClientId, command: &'static Command, request: Request<'_>, now: Now) {
@@ -255,12 +256,14 @@ impl Shard {
         let handling = self.in_force(command.handling_for(arguments));
         if let Err(refusal) = self.permit(id, command, handling, arguments) {
             self.env.counters.add(Counter::RefusedPermission, 1);
-            return self.refuse_in_transaction(id, &refusal);
+            self.refuse_in_transaction(id, &refusal);
+            return self.end_caching(id, arguments.name());
         }
         let counted = || self.clients.partition(&self.env, arguments)?.repeated();
         if let Some(excess) = command.excess(arguments, counted) {
             self.env.counters.add(Counter::RefusedExcess, 1);
-            return self.refuse_in_transaction(id, &excess.to_string());
+            self.refuse_in_transaction(id, &excess.to_string());
+            return self.end_caching(id, arguments.name());
         }
         let client = self.clients.client(id);
         client.note_command(command);
@@ -279,18 +282,33 @@ impl Shard {
             return self.queue_in_transaction(id, command, handling, arguments, now);
         }
         if client.is_tied() {
-            if self.handle_tied(id, (command, handling), request, now) {
-                return;
-            }
-            // A blocking command takes the word along itself.
-            if !matches!(handling, Handling::Private(PrivateUse::Waits)) {
-                self.end_caching(id, command);
-            }
+            return self.handle_command_of_tied(id, (command, handling), request, now);
         }
         match self.destination(id, command, handling, arguments) {
             Ok(destination) => self.carry_out(id, Some(command), destination, request, now),
             Err(text) => self.answer_error(id, &text),
         }
+    }
+
+    /// Handles a request of a client that has ties to stores (connections of its own, for instance) like one of any
+    /// other client, unless [`Self::handle_tied`] handles it. `handling` says how weir handles its `command`. The
+    /// effect of a `CLIENT CACHING` before the request ends with it.
+    #[cold]
+    #[inline(never)]
+    fn handle_command_of_tied(
+        &mut self,
+        id: ClientId,
+        (command, handling): (&'static Command, Handling),
+        request: Request<'_>,
+        now: Now,
+    ) {
+        if !self.handle_tied(id, (command, handling), request, now) {
+            match self.destination(id, command, handling, &request.arguments) {
+                Ok(destination) => self.carry_out(id, Some(command), destination, request, now),
+                Err(text) => self.answer_error(id, &text),
+            }
+        }
+        self.end_caching(id, request.arguments.name());
     }
 
     /// Records for all cores that the script in a request (`EVAL`, `SCRIPT LOAD`) writes nothing, if it declares that.

@@ -227,18 +227,17 @@ impl Shard {
         });
     }
 
-    /// Ends the effect of `CLIENT CACHING`, which lasts for one command, with the client's next command
-    /// (`command`), even if that reads no keys. `CLIENT` commands, `MULTI` and `EXEC` do not end it here: in
-    /// a transaction it lasts until `EXEC`.
-    pub(super) fn end_caching(&mut self, id: ClientId, command: &Command) {
-        let goes_on = command.name.starts_with("client") || matches!(command.name, "multi" | "exec");
-        if !goes_on {
-            self.forget_caching(id);
+    /// Ends the effect of `CLIENT CACHING`, which lasts for one command, once the client's next request was handled,
+    /// even if that reads no keys or was refused. `name` is the request's first word. The effect lasts while the
+    /// request is held (kept to be handled later), in a transaction until its end, and behind commands about the
+    /// client itself: `CLIENT`, and `QOS`, since the next request may be in a `QOS CALL`.
+    pub(super) fn end_caching(&mut self, id: ClientId, name: &[u8]) {
+        let Some(client) = self.clients.find(id).filter(|client| client.tracks_keys()) else { return };
+        let is_in_transaction = client.transaction().is_some();
+        let is_about_client = [&b"client"[..], b"qos"].iter().any(|word| name.eq_ignore_ascii_case(word));
+        if is_in_transaction || is_about_client || self.clients.holds_request(id) {
+            return;
         }
-    }
-
-    /// Ends the effect of `CLIENT CACHING`, if the client has sent it.
-    pub(super) fn forget_caching(&mut self, id: ClientId) {
         if let Some(tracking) = self.tracking_of(id) {
             tracking.take_caching();
         }

@@ -583,12 +583,14 @@ impl Shard {
 
     /// Takes the bytes that a client had sent to its former process, which had not handled them yet, from its
     /// `session`. A blocking command that goes on keeps its deadline, is not refused for its price, and goes on
-    /// during a `CLIENT PAUSE`, which holds back only requests that have not begun.
+    /// during a `CLIENT PAUSE`, which holds back only requests that have not begun. It goes on in this turn (pass of
+    /// the shard's loop), however many requests the turn has started.
     pub fn handle_client_held(&mut self, id: ClientId, session: &Session, now: Now) {
         let (call, rest) = session.call_and_rest();
         if session.waits {
             self.env.counters.add(Counter::WaitsTakenOver, 1);
             self.clients.exempt_from_pauses(id);
+            self.clients.reserve_for_moved();
             self.is_admitted_elsewhere = true;
             self.handle_client_bytes(id, call, now);
             self.is_admitted_elsewhere = false;

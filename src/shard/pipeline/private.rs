@@ -41,6 +41,9 @@ use crate::values::{BackendId, ClientId, Database, Timestamp};
 /// on to replicas, such as a message on a sharded channel, which no pattern matches.
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
+/// Error for a `WAIT` that has to ask several stores while its client watches keys over its only private link.
+const WAIT_WITHIN_WATCH: &str =
+    "ERR WAIT asks each store that the client has written to, and cannot do so between WATCH and EXEC";
 /// The longest time for which a client may watch keys (`WATCH`) over a connection of its own; then the
 /// watch is given up, and the client's `EXEC` fails.
 const WATCH_MAX: Duration = Duration::from_secs(30);
@@ -183,7 +186,11 @@ impl Shard {
         arguments: &Arguments<'_>,
     ) -> Result<Destination, String> {
         if usage == PrivateUse::AwaitsCopies {
-            let backend = self.stores_to_wait_for(id).first().copied().unwrap_or(BackendId(0));
+            let stores = self.stores_to_wait_for(id);
+            if stores.len() > 1 && self.clients.client(id).watch().is_some() {
+                return Err(WAIT_WITHIN_WATCH.to_owned());
+            }
+            let backend = stores.first().copied().unwrap_or(BackendId(0));
             return Ok(Destination::Private { slot: self.no_slot(), backend });
         }
         if let PrivateUse::Subscribes(kind) | PrivateUse::Unsubscribes(kind) = usage {
@@ -540,6 +547,9 @@ impl Shard {
             return self.answer_error(id, &abort_because_of(CROSS_SLOT));
         }
         let rewrite = self.keep_splice(id, splice);
+        let behind_caching = self.take_caching((id, link)).map(|caching| [caching, block].concat());
+        let replies = replies + usize::from(behind_caching.is_some());
+        let block = behind_caching.as_deref().unwrap_or(block);
         let kind = (nature, Kind::Exec(selects));
         self.send_over(
             id,
@@ -899,10 +909,10 @@ impl Shard {
             debug_assert!(false, "the link of client {holder:?} is there");
             return;
         };
-        if let Kind::Waits(waiting) = &mut request.kind {
-            let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(&mut request.cells));
+        if let Kind::Waits(waiting) = &request.kind {
+            let (takes, cells) = (waiting.takes, std::mem::take(&mut request.cells));
             let (to, told, owing) = (request.to, waiting.told, Owing::Reply(waiting.paid_ahead));
-            let abandoned = Abandoned { frame, cells, tenant, owing, to, told };
+            let abandoned = Abandoned { takes, cells, tenant, owing, to, told };
             self.take_orphans(place, abandoned, Some(reply), now);
         }
     }
@@ -920,7 +930,7 @@ impl Shard {
         let Some(reply) = reply else {
             return self.hot_keys.put_off_writes(request.cells, now.monotonic);
         };
-        let Some(orphans) = Orphans::of(&request.frame, reply) else {
+        let Some(orphans) = Orphans::of(request.takes, reply) else {
             return self.hot_keys.end_writes(&request.cells);
         };
         let tenant = request.tenant;
@@ -1020,11 +1030,11 @@ impl Shard {
         }
         let least = call::least_confirmed(&waiting.least, &reply).unwrap_or(reply);
         let Some(store) = waiting.later.pop() else { return Some((request, least)) };
-        let rest = if waiting.is_asked_to_end {
-            call::without_wait(&waiting.frame)
-        } else {
-            call::with_time_left(&waiting.frame, passed)
-        };
+        if waiting.is_asked_to_end {
+            // `CLIENT UNBLOCK` ends the wait at all stores, and in a process that takes the client over.
+            waiting.frame = call::without_wait(&waiting.frame).into();
+        }
+        let rest = call::with_time_left(&waiting.frame, passed);
         waiting.least = least;
         waiting.begin_anew();
         let message = [BEFORE_WAIT.0, &rest].concat();
@@ -1130,6 +1140,7 @@ impl Shard {
     fn end_unanswered(&mut self, mut request: PrivateRequest, was_sent: bool, text: &[u8], now: Now) {
         self.end_share(&mut request);
         let (to, waits) = (request.to, request.waits());
+        let paid_ahead = request.waiting().and_then(|waiting| waiting.paid_ahead);
         let outcome = if was_sent {
             self.hot_keys.put_off_writes(request.cells, now.monotonic);
             Outcome::Lost
@@ -1137,6 +1148,9 @@ impl Shard {
             self.hot_keys.end_writes(&request.cells);
             Outcome::Refused
         };
+        if let Some(PaidAhead { payer, units }) = paid_ahead.filter(|paid| self.admission.knows(paid.payer)) {
+            self.admission.charge_for_unanswered(payer, units, was_sent, now);
+        }
         let holder = to.client_id();
         self.give_back(to, outcome, Message::Small(text), now);
         if waits && was_sent && self.clients.find(holder).is_some() {
@@ -1182,7 +1196,7 @@ impl Shard {
                 self.private.await_late(link);
                 continue;
             }
-            let may_have_happened = self.private.may_write(link) && self.private.may_have_sent(link);
+            let may_have_happened = self.private.may_change(link) && self.private.may_have_sent(link);
             let Some(waited) = self.private.waited(link, now.monotonic) else { continue };
             let mut text = self.env.pool.take();
             Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened }.encode(&mut text);

@@ -139,9 +139,9 @@ impl Shard {
         let Some((step, shared)) = self.step_if_split(id, &request) else {
             return self.handle_request_as(id, identity, request, now);
         };
-        let own = self.clients.begin_acting(id, identity);
+        self.clients.begin_acting(id, identity);
         self.clients.hold_for_turns(&mut self.env, id, step, (shared, places));
-        self.clients.end_acting(id, own);
+        self.clients.end_acting(id);
     }
 
     fn qos_tenants(&mut self, id: ClientId, command: &Command, arguments: &Arguments<'_>, now: Now) {

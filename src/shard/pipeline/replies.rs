@@ -199,11 +199,14 @@ impl Shard {
         if let Some(client) = self.clients.find(to.client_id()) {
             client.note_asking(None);
         }
-        if self.clients.handle_answer_before_exec(to, reply) {
+        if let Some(exec) = self.clients.handle_answer_before_exec(to, reply) {
             let charge = self.clients.take_charge(to);
+            let newest = self.clients.begin_exec(to.client_id(), &exec);
             // A client that is ending, as one that has killed itself, is closed once it is owed nothing. So the
             // reply to `EXEC` takes its place before the unheard one leaves its own.
             self.execute_transaction(to.client_id(), charge, now);
+            self.end_caching(to.client_id(), b"exec");
+            self.clients.end_exec(to.client_id(), newest);
             return self.give_back(to, Outcome::answered(UNHEARD.len()), Message::Small(UNHEARD), now);
         }
         self.give_back(to, Outcome::answered(reply.len()), Message::Small(reply), now);

@@ -112,7 +112,6 @@ impl Shard {
         }
         let place = place.unwrap_or_else(|| self.first_place());
         let Some((block, replies)) = transaction.into_block() else {
-            self.forget_caching(id);
             return self.answer_priced(id, charge, now, |out, _| out.extend(splice.put_into(b"*0\r\n")));
         };
         let tracking = match self.link_for_tracking(id, place.1, now) {

@@ -176,6 +176,10 @@ pub(super) struct Link {
     /// The bytes of the greeting (the requests that open a connection) until they are sent.
     greeting: Vec<u8>,
     pub(super) output: Output,
+    /// Bytes that are sent only when the store has answered a `SELECT` or `HELLO` before them, because it would carry
+    /// out what follows even if it refused that, in another database for instance. One part for each such command that
+    /// is unanswered; the first part follows the command at the end of `output`.
+    behind: VecDeque<Output>,
     pub(super) is_sending: bool,
     pub(super) is_listed: bool,
     pub(super) scanner: ReplyScanner,
@@ -228,6 +232,7 @@ impl Link {
             prelude: Vec::new(),
             greeting: Vec::new(),
             output: Output::default(),
+            behind: VecDeque::new(),
             is_sending: false,
             is_listed: false,
             scanner: ReplyScanner::with_pushes(),
@@ -270,10 +275,17 @@ impl Link {
     }
 
     pub(super) fn append(&mut self, env: &mut Env, message: Message<'_>) {
+        let output = self.last_output();
         match message {
-            Message::Small(bytes) => self.output.append(&mut env.pool, bytes),
-            Message::Shared(bytes) => self.output.append_shared(&mut env.pool, bytes),
+            Message::Small(bytes) => output.append(&mut env.pool, bytes),
+            Message::Shared(bytes) => output.append_shared(&mut env.pool, bytes),
         }
+    }
+
+    /// Returns the output that further bytes are appended to: the last part of it that waits for the reply to a
+    /// `SELECT` or `HELLO`, if there is one.
+    fn last_output(&mut self) -> &mut Output {
+        self.behind.back_mut().unwrap_or(&mut self.output)
     }
 
     /// Changes the RESP version of the requests that follow on the link. `HELLO 3` is sent at once, because
@@ -292,7 +304,7 @@ impl Link {
         let seen = std::mem::replace(&mut self.fenced, env.fences.count());
         let Env { fences, pool, .. } = env;
         for fence in fences.at(self.backend, seen) {
-            fence.encode(self.output.buffer(pool));
+            fence.encode(self.last_output().buffer(pool));
             self.expected.push_back(Expected::Fence(fence.origin, fence.sequence));
         }
     }
@@ -373,16 +385,44 @@ impl Link {
         self.send_first(env, words, Expected::Select, now);
     }
 
-    /// Sends a request of weir's own (`words`) on which later requests on the link depend. `expected` says
-    /// which reply the request gets. If the store owes earlier replies, the time allowed for them does not
-    /// start anew.
+    /// Sends a request of weir's own (`words`) on which later requests on the link depend: these are sent when the
+    /// store has answered it ([`Self::go_on`]). `expected` says which reply the request gets. If the store owes
+    /// earlier replies, the time allowed for them does not start anew.
     fn send_first(&mut self, env: &mut Env, words: Vec<u8>, expected: Expected, now: Timestamp) {
         self.append(env, Message::Small(&words));
         env.pool.give(words);
+        self.behind.push_back(Output::default());
         if self.expected.is_empty() {
             self.heard_at = now;
         }
         self.expected.push_back(expected);
+    }
+
+    /// Lets the bytes be sent that have waited for the reply to a `SELECT` or `HELLO`, which the store has carried out.
+    /// False, with nothing changed, if that command was not sent yet, so that the store cannot have answered it.
+    pub(super) fn go_on(&mut self) -> bool {
+        if !self.output.is_empty() {
+            return false;
+        }
+        self.output = self.behind.pop_front().unwrap_or_default();
+        true
+    }
+
+    /// True if bytes wait for the reply to a `SELECT` or `HELLO` before them. If a request is in flight on the link, it
+    /// is among them.
+    pub(super) fn waits_behind(&self) -> bool {
+        self.behind.iter().any(|output| !output.is_empty())
+    }
+
+    /// Returns the number of bytes of output that wait to be sent over the link.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        self.output.len() + self.behind.iter().map(Output::len).sum::<usize>()
+    }
+
+    /// Drops all output, and gives its buffers back to the pool.
+    pub(super) fn clear_output(&mut self, pool: &mut BufferPool) {
+        self.output.clear(pool);
+        self.behind.drain(..).for_each(|mut output| output.clear(pool));
     }
 
     pub(super) fn expect_steps(&mut self, steps: usize) {
@@ -391,13 +431,13 @@ impl Link {
 
     /// True if the link is open and all bytes that were to be sent over it have been written to the socket.
     pub(super) fn is_sent(&self) -> bool {
-        self.state == State::Open && self.output.is_empty() && !self.is_sending
+        self.state == State::Open && self.unsent_bytes() == 0 && !self.is_sending
     }
 
     /// True if the request in flight on the link may have reached the store. False if it certainly has not, because
-    /// the link is not open yet or the request is held back.
+    /// the link is not open yet, or the request is held back or waits for the reply to a `SELECT` or `HELLO`.
     pub(super) fn may_have_sent(&self) -> bool {
-        self.state == State::Open && !self.is_held && self.put_off_until.is_none()
+        self.state == State::Open && !self.is_held && self.put_off_until.is_none() && !self.waits_behind()
     }
 
     /// True if the request in flight on the link is a blocking command, whose reply may never come.
@@ -482,7 +522,7 @@ impl Link {
 
     /// Returns the reason to give up the link (unshared connection to a store): its socket was not connected in time,
     /// or its store has owed a reply and sent nothing for too long. None if the link is in order, also while a
-    /// blocking command waits on the open link.
+    /// blocking command that was sent waits on the open link.
     pub(super) fn overdue(
         &self,
         (connect_timeout, reply_timeout): (Duration, Duration),
@@ -492,7 +532,7 @@ impl Link {
         if self.state == State::Opening {
             return (silent >= connect_timeout).then_some("connect-timeout");
         }
-        let may_wait = self.state == State::Open && self.waits() && !self.is_held;
+        let may_wait = self.state == State::Open && self.waits() && !self.is_held && !self.waits_behind();
         (self.owes() && !may_wait && silent >= reply_timeout).then_some("reply-timeout")
     }
 

@@ -38,7 +38,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use link::{Expected, Link, State, Subject};
-pub use orphans::Orphans;
+pub use orphans::{Orphans, Takes};
 pub use withdrawal::Withholding;
 
 use super::admission::Payer;
@@ -148,6 +148,8 @@ pub enum Kind {
 pub struct Waiting {
     /// The bytes of the request; empty if they are too many to be kept.
     pub frame: Box<[u8]>,
+    /// Kind of the elements that the command removes, which may have to be put back.
+    pub takes: Takes,
     /// The hash slot of the blocking command's keys, by which a cluster's node is found.
     pub slot: u16,
     /// The number of times that a node redirected the blocking command, or ended it because its slot moved,
@@ -187,13 +189,13 @@ impl Waiting {
     /// hash slot of the command's keys.
     pub fn new(arguments: &Arguments<'_>, slot: u16, has_own_terms: bool) -> Self {
         let is_kept = arguments.frame().len() <= COPY_BYTES_MAX;
-        // The request is kept so that it can be sent to another node, or so that popped elements can be put
-        // back.
+        // The request is kept so that it can be sent to another node, or by another process.
         let frame = if is_kept { arguments.frame() } else { &[] };
         let may_move = is_kept && !has_own_terms && call::is_known(arguments);
         let can_move = if may_move { CanMove::Yes } else { CanMove::No };
         Self {
             frame: frame.into(),
+            takes: Takes::of(arguments),
             slot,
             tries: 0,
             can_move,
@@ -269,8 +271,8 @@ pub enum Owing {
 /// is still read, to charge the request, and to find elements that were popped for nobody.
 #[derive(Debug)]
 pub struct Abandoned {
-    /// The bytes of a blocking command; empty if they are too many to be kept, and for other requests.
-    pub frame: Box<[u8]>,
+    /// Kind of the elements that the request removes, if it is a blocking command.
+    pub takes: Takes,
     /// Version cells (counters of writes) of the keys that the request may write, which count a write in
     /// flight until it is over.
     pub cells: Vec<Cell>,
@@ -897,7 +899,7 @@ impl PrivateLinks {
         // Small requests need no count: each link has at most one.
         bytes <= COPY_BYTES_MAX || {
             let links = self.places.iter().filter_map(|place| place.link.as_ref());
-            links.map(|link| link.output.len()).sum::<usize>() + bytes <= LINK_OUTPUT_BYTES_MAX
+            links.map(Link::unsent_bytes).sum::<usize>() + bytes <= LINK_OUTPUT_BYTES_MAX
         }
     }
 
@@ -1122,11 +1124,12 @@ impl PrivateLinks {
 
     /// Asks the store, over another link, to end the blocking command that waits on a private link (unshared
     /// connection to a store): with an error if `is_error`, else as at its timeout. True if the store is
-    /// asked now or was asked before. False if no command waits, if the store has not reported the link's
-    /// number, or if there is no room for another link. The reply to the command goes to the client, unless
-    /// the caller withholds it ([`Waiting::is_withheld`]).
+    /// asked now or was asked before. False if no command waits or it is not sent yet, if the store has not
+    /// reported the link's number, or if there is no room for another link. The reply to the command goes to the
+    /// client, unless the caller withholds it ([`Waiting::is_withheld`]).
     pub fn unblock(&mut self, env: &mut Env, id: PrivateId, is_error: bool, now: Now) -> bool {
-        let Some(waiting) = self.at(id).and_then(Link::waiting) else { return false };
+        let link = self.at(id).filter(|link| !link.waits_behind());
+        let Some(waiting) = link.and_then(Link::waiting) else { return false };
         if waiting.is_asked_to_end {
             return true;
         }
@@ -1238,11 +1241,16 @@ impl PrivateLinks {
         self.peek(id).is_some_and(Link::may_have_sent)
     }
 
-    /// True if the request in flight on a private link (unshared connection to a store) may write.
-    pub fn may_write(&self, id: PrivateId) -> bool {
-        self.peek(id)
-            .and_then(|link| link.in_flight.as_ref())
-            .is_some_and(|request| request.nature.effect() == Effect::Write)
+    /// True if the request in flight on a private link (unshared connection to a store) may have consequences beyond
+    /// its reply: it may write, or it is neither a read nor a write, such as `SPUBLISH` or `SCRIPT KILL`. False for
+    /// `WATCH` and `WAIT`, which change nothing.
+    pub fn may_change(&self, id: PrivateId) -> bool {
+        let request = self.peek(id).and_then(|link| link.in_flight.as_ref());
+        request.is_some_and(|request| match request.nature.effect() {
+            Effect::Read => false,
+            Effect::Write => true,
+            Effect::None => matches!(request.kind, Kind::Plain | Kind::Interrupt),
+        })
     }
 
     /// Gives up the request in flight on a private link (unshared connection to a store), whose holder does not await
@@ -1254,7 +1262,7 @@ impl PrivateLinks {
     pub fn abandon(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Option<PrivateRequest> {
         let connection = self.connection(id);
         let link = self.at(id).filter(|link| link.abandoned.is_none())?;
-        let was_asked = link.state == State::Open && link.output.is_empty();
+        let was_asked = link.state == State::Open && link.unsent_bytes() == 0;
         let was_sent = was_asked && link.may_have_sent();
         // A store that pops an element and sees the end of the connection in one round drops the reply: only a
         // command over another connection comes surely before or after.
@@ -1268,16 +1276,17 @@ impl PrivateLinks {
             (Some(PrivateRequest { kind: Kind::Waits(waiting), cells, to, .. }), Some((_, tenant)))
                 if is_told =>
             {
-                let (frame, cells) = (std::mem::take(&mut waiting.frame), std::mem::take(cells));
-                let (to, told, owing) = (*to, waiting.told, Owing::Reply(waiting.paid_ahead));
-                link.abandoned = Some(Abandoned { frame, cells, tenant, owing, to, told });
+                let (takes, cells) = (waiting.takes, std::mem::take(cells));
+                let (to, told, owing) = (*to, waiting.told, Owing::Reply(waiting.paid_ahead.take()));
+                link.abandoned = Some(Abandoned { takes, cells, tenant, owing, to, told });
                 link.heard_at = now.monotonic;
             }
             (Some(request), Some((_, tenant))) if was_sent && request.is_measured_late() => {
                 let (began, shares_quiet) = (request.began, request.shares_quiet.take());
                 let owing = Owing::Rest { began, shares_quiet, nature: request.nature };
                 let (cells, to) = (std::mem::take(&mut request.cells), request.to);
-                link.abandoned = Some(Abandoned { frame: [].into(), cells, tenant, owing, to, told: 0 });
+                let takes = Takes::Nothing;
+                link.abandoned = Some(Abandoned { takes, cells, tenant, owing, to, told: 0 });
                 if link.drops_reply() {
                     link.drop_partial(env, connection);
                 }
@@ -1350,7 +1359,7 @@ impl PrivateLinks {
         let connection = self.connection(id);
         env.handle_reply_end(connection);
         self.put_off -= usize::from(link.put_off_until.is_some());
-        link.output.clear(&mut env.pool);
+        link.clear_output(&mut env.pool);
         if let Some(request) = link.abandoned.take() {
             let place = (link.backend, link.database);
             self.events.push_back(Event::Abandoned { place, request, reply: None });
@@ -1423,6 +1432,7 @@ impl PrivateLinks {
         env.counters.add(Counter::LinksLost, 1);
         let holder = self.peek(id).and_then(|link| link.holder);
         let was_abandoned = self.peek(id).is_some_and(|link| link.abandoned.is_some());
+        let was_sent = self.peek(id).is_some_and(Link::may_have_sent);
         let Some(mut link) = self.remove(env, id) else { return };
         if link.is_tracker {
             self.events.push_back(Event::Tracker { backend: link.backend, said: Said::Lost });
@@ -1431,7 +1441,6 @@ impl PrivateLinks {
             self.events.push_back(Event::Feed { backend: link.backend, said: Err(reason) });
         }
         if let Some((holder, _)) = holder.filter(|_| !was_abandoned) {
-            let was_sent = link.may_have_sent();
             let (request, backend) = (link.in_flight.take(), link.backend);
             self.events.push_back(Event::Lost { link: id, holder, request, backend, reason, was_sent });
         }
@@ -1519,6 +1528,14 @@ impl PrivateLinks {
             }
             Some(Expected::Select) if kind == b'-' => {
                 self.give_up(env, id, reason_of_refused_select(&reply));
+            }
+            Some(Expected::Login | Expected::Select) if link.state == State::Open => {
+                let was_sent = link.go_on();
+                if was_sent {
+                    self.list_to_send(id);
+                } else {
+                    self.give_up(env, id, UNEXPECTED_REPLY);
+                }
             }
             Some(Expected::Login | Expected::Select) => {}
             Some(Expected::Name) => {

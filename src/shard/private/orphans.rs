@@ -1,7 +1,46 @@
 //! Orphans: elements that a store pops for a blocking command after its client has disconnected. Nobody gets
 //! the reply, so the elements would be lost; a tenant may have them put back (`give_back`).
 
-use crate::protocol::{Arguments, RequestDecoder, RequestLimits, encode, reply};
+use crate::protocol::{Arguments, encode, reply};
+
+/// Kind of the elements that a blocking command removes from a key, as its words say: how the store's reply names
+/// them, and how they can be put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takes {
+    /// One element of a list (`BLPOP`, `BRPOP`), which this command (`LPUSH` or `RPUSH`) puts back.
+    Element(&'static [u8]),
+    /// Several elements of a list (`BLMPOP`), which this command (`LPUSH` or `RPUSH`) puts back.
+    Elements(&'static [u8]),
+    /// One member of a sorted set, with its score (`BZPOPMIN`, `BZPOPMAX`).
+    Member,
+    /// Several members of a sorted set, each with its score (`BZMPOP`).
+    Members,
+    /// Entries of streams, which the store does not keep as pending (`XREADGROUP` with `NOACK`). They cannot be put
+    /// back.
+    Entries,
+    /// The command removes nothing for good: moved elements are in their destination, and entries of a stream stay
+    /// pending unless the command has `NOACK`. Also for requests that do not block.
+    Nothing,
+}
+
+impl Takes {
+    /// Returns the kind of the elements that a blocking command with these words removes.
+    pub fn of(words: &Arguments<'_>) -> Self {
+        match words.name().to_ascii_lowercase().as_slice() {
+            b"blpop" => Self::Element(b"LPUSH"),
+            b"brpop" => Self::Element(b"RPUSH"),
+            b"blmpop" => match takes_from_left(words) {
+                Some(true) => Self::Elements(b"LPUSH"),
+                Some(false) => Self::Elements(b"RPUSH"),
+                None => Self::Nothing,
+            },
+            b"bzpopmin" | b"bzpopmax" => Self::Member,
+            b"bzmpop" => Self::Members,
+            b"xreadgroup" if words.iter().any(|word| word.eq_ignore_ascii_case(b"noack")) => Self::Entries,
+            _ => Self::Nothing,
+        }
+    }
+}
 
 /// Elements that a store has popped from a key for a client that had disconnected.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,40 +56,32 @@ pub struct Orphans {
 
 impl Orphans {
     /// Returns the elements that a store has popped, or read with `NOACK`, according to its reply to a
-    /// blocking command (`frame`). None if there are none, or if the command does not remove elements:
-    /// moved elements are in their destination, and entries of a stream stay pending unless the command has
-    /// `NOACK`.
-    pub fn of(frame: &[u8], reply: &[u8]) -> Option<Self> {
-        let (mut decoder, mut consumed) = (RequestDecoder::default(), 0);
-        let request = decoder.next(frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
-        let words = request.arguments;
-        let name = words.name().to_ascii_lowercase();
-        if name == b"xreadgroup" {
-            return entries_without_pending(&words, reply);
+    /// blocking command, which removes elements of the kind `takes`. None if there are none.
+    pub fn of(takes: Takes, reply: &[u8]) -> Option<Self> {
+        if takes == Takes::Entries {
+            return entries_without_pending(reply);
         }
         let mut parts = reply::elements(reply)?;
         let key = parts.next().and_then(reply::text)?.to_vec();
-        match name.as_slice() {
-            b"blpop" | b"brpop" => {
+        match takes {
+            Takes::Element(push) => {
                 let element = reply::text(parts.next()?)?;
-                let push = if name == b"blpop" { b"LPUSH" } else { b"RPUSH" };
                 Some(Self::with(key, push, &[], &[element], 1))
             }
-            b"blmpop" => {
+            Takes::Elements(push) => {
                 // Elements are told in the order in which they were taken: the last one goes back first.
                 let mut taken: Vec<&[u8]> =
                     reply::elements(parts.next()?)?.map(reply::text).collect::<Option<_>>()?;
                 taken.reverse();
-                let push = if takes_from_left(&words)? { b"LPUSH" } else { b"RPUSH" };
                 let count = taken.len();
                 Some(Self::with(key, push, &[], &taken, count))
             }
-            b"bzpopmin" | b"bzpopmax" => {
+            Takes::Member => {
                 let member = reply::text(parts.next()?)?;
                 let score = number(parts.next()?)?;
                 Some(Self::with(key, b"ZADD", &[b"NX"], &[score, member], 1))
             }
-            b"bzmpop" => {
+            Takes::Members => {
                 let mut scored = Vec::new();
                 for pair in reply::elements(parts.next()?)? {
                     let mut pair = reply::elements(pair)?;
@@ -60,7 +91,7 @@ impl Orphans {
                 let count = scored.len() / 2;
                 Some(Self::with(key, b"ZADD", &[b"NX"], &scored, count))
             }
-            _ => None,
+            Takes::Entries | Takes::Nothing => None,
         }
     }
 
@@ -88,10 +119,7 @@ fn number(reply: &[u8]) -> Option<&[u8]> {
 
 /// Returns the entries that a consumer group has read with `NOACK`, so that the store does not keep them as
 /// pending; None if there are none.
-fn entries_without_pending(words: &Arguments<'_>, reply: &[u8]) -> Option<Orphans> {
-    if !words.iter().any(|word| word.eq_ignore_ascii_case(b"noack")) {
-        return None;
-    }
+fn entries_without_pending(reply: &[u8]) -> Option<Orphans> {
     let is_map = reply.starts_with(b"%");
     let mut streams = reply::names_and_values(reply)?;
     let mut found: Option<Orphans> = None;
@@ -112,10 +140,13 @@ fn entries_without_pending(words: &Arguments<'_>, reply: &[u8]) -> Option<Orphan
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::{RequestDecoder, RequestLimits};
     use crate::shard::private::encoded;
 
     fn found(request: &str, reply: &str) -> Option<(String, usize, Option<Vec<u8>>)> {
-        let orphans = Orphans::of(&encoded(request), reply.as_bytes())?;
+        let (frame, mut decoder, mut consumed) = (encoded(request), RequestDecoder::default(), 0);
+        let request = decoder.next(&frame, &mut consumed, &RequestLimits::trusted(frame.len())).ok()??;
+        let orphans = Orphans::of(Takes::of(&request.arguments), reply.as_bytes())?;
         Some((String::from_utf8_lossy(&orphans.key).into_owned(), orphans.count, orphans.way_back))
     }
 
@@ -168,6 +199,7 @@ mod tests {
             ("XREAD BLOCK 0 STREAMS s $", "*1\r\n*2\r\n$1\r\ns\r\n*0\r\n"),
             ("WAIT 1 0", ":1\r\n"),
             ("BZMPOP 0 1 q MIN", "*2\r\n$1\r\nq\r\n*1\r\n*1\r\n$1\r\nm\r\n"),
+            ("BLMPOP 0 9 q LEFT", "*2\r\n$1\r\nq\r\n*1\r\n$1\r\nx\r\n"),
         ] {
             assert_eq!(found(request, reply), None, "{request}");
         }

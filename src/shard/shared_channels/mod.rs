@@ -309,8 +309,10 @@ impl SharedChannels {
 
     /// Handles the loss of the connection to a store: the subscriptions to all channels and patterns that were
     /// subscribed to there end, also at other stores. The cores with subscribers are told: they close clients whose
-    /// subscription was acknowledged, which would miss messages, and answer the others with `error`.
+    /// subscription was acknowledged, which would miss messages, and answer the others with `error`. Requests that
+    /// were still to be sent to the store are dropped.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
+        self.requests.retain(|(to, _)| *to != store);
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {
                 let join = &mut self.joins[index];

@@ -640,6 +640,31 @@ fn a_call_that_waits_in_vain_costs_what_a_nil_costs() {
     assert_eq!((after.0 - before.0, after.1 - before.1), (2 * cost as i64, cost));
 }
 
+#[test]
+fn a_call_that_gets_no_reply_pays_for_one_only_if_it_was_sent() {
+    for is_sent in [false, true] {
+        let mut rig = priced_by_bytes();
+        let client = rig.client(0);
+        rig.send(client, &[&["LRANGE", "a", "0", "-1"]]);
+        rig.answer_next(&format!("*3000\r\n{}", ":1\r\n".repeat(3_000)));
+        rig.told(client);
+        let before = booked(&mut rig);
+        let call = ["XREAD", "BLOCK", "0", "STREAMS", "s", "$"];
+        let base = UNIT + request(&call).len() as u64 * UNIT / 1024;
+        rig.send(client, &[&call]);
+        if is_sent {
+            super::private::greet(&mut rig);
+        }
+        let taken = booked(&mut rig).0 - before.0;
+        assert!(taken > 2 * 20 * UNIT as i64, "what the reply may cost is taken");
+        rig.lose(if is_sent { "XREAD" } else { "\r\nID\r\n" });
+        assert!(rig.told(client).starts_with("-UNAVAILABLE "));
+        let after = booked(&mut rig);
+        let cost = if is_sent { taken as u64 / 2 } else { base };
+        assert_eq!((after.0 - before.0, after.1 - before.1), (2 * cost as i64, cost), "{is_sent}");
+    }
+}
+
 /// Returns the reported cost of all requests since the last call, in millionths of a request unit.
 fn newly_metered(rig: &mut Rig) -> u64 {
     let metered = booked(rig).1;
@@ -871,4 +896,25 @@ fn the_reply_to_a_blocking_command_is_charged_to_the_user_that_it_was_sent_for()
     for (bucket, _) in payers {
         assert!(first[&bucket] > 40 * UNIT as i64, "{bucket:?} of {first:?}");
     }
+}
+
+#[test]
+fn a_question_is_told_when_its_payer_has_paid_off_enough_of_its_debt() {
+    let mut rig = limited(1);
+    let client = rig.client(0);
+    rig.send(client, &[&["LRANGE", "a", "0", "-1"]]);
+    rig.answer_next(&format!("*5000\r\n{}", ":1\r\n".repeat(5_000)));
+    rig.told(client);
+    // The tenant owes about 50 request units, and has 10 a second.
+    (0..12).for_each(|_| rig.send(client, &[&["QOS", "EXPLAIN", "GET", "k"]]));
+    let told = rig.told(client);
+    let refusals = told.split("\r\n").filter(|line| line.starts_with("-THROTTLED "));
+    let waits: Vec<u64> = refusals
+        .map(|line| line.split("retry_after_ms=").nth(1).expect("a time"))
+        .map(|rest| rest.split(' ').next().unwrap_or(rest).parse().expect("a number"))
+        .collect();
+    assert!(
+        !waits.is_empty() && waits.iter().all(|millis| (3_000..8_000).contains(millis)),
+        "{waits:?}: {told}"
+    );
 }

@@ -397,6 +397,23 @@ fn a_second_pause_ends_no_earlier_and_holds_back_no_less_than_the_first() {
 }
 
 #[test]
+fn a_client_whose_request_waits_for_the_end_of_a_pause_is_not_idle() {
+    let mut rig = Rig::with(1, 1, |settings| settings.idle_timeout = Some(Duration::from_secs(2)));
+    let [operator, waiting, quiet] = [rig.client(0), rig.client(0), rig.client(0)];
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "5000"]), "+OK\r\n");
+    rig.send(waiting, &[&["SET", "k", "1"]]);
+    rig.wait(Duration::from_secs(4));
+    assert_eq!([waiting, quiet].map(|client| rig.is_open(client)), [true, false]);
+    assert!(rig.at_stores.is_empty());
+    rig.wait(Duration::from_millis(1_100));
+    assert_eq!(rig.words_at_stores(), ["SET"]);
+    rig.answer_next("+OK\r\n");
+    assert_eq!(rig.told(waiting), "+OK\r\n");
+    rig.wait(Duration::from_secs(3));
+    assert!(!rig.is_open(waiting), "now it is");
+}
+
+#[test]
 fn a_script_is_noted_only_when_it_is_carried_out() {
     const READS: &str = "#!lua flags=no-writes\nreturn 2";
     const DIGEST: &str = "ae33f9227913b24d053a555637f98260b23bd3a3";
@@ -439,4 +456,36 @@ fn a_login_for_the_user_of_one_request_lasts() {
     rig.send(client, &[&wrong, &["QOS", "CALL", "USER", "c", "PING"], &["ACL", "WHOAMI"]]);
     let told = rig.told(client);
     assert!(told.starts_with("-WRONGPASS") && told.ends_with("+PONG\r\n$3\r\nt/b\r\n"), "{told}");
+}
+
+#[test]
+fn a_name_with_options_keeps_nothing_of_the_one_request_that_sets_it() {
+    let mut rig = Rig::with(1, 1, |settings| settings.overload.shed = Mode::On);
+    rig.put_in_force("[tenants.t]\npassword = 'p'\n");
+    let client = rig.signed_in("t", "p");
+    let call = ["QOS", "CALL", "USER", "ann", "DEADLINE", "50"];
+    let named = [&call[..], &["CLIENT", "SETNAME", "cart;tier=batch"]].concat();
+    rig.send(client, &[&named, &["ACL", "WHOAMI"]]);
+    assert_eq!(rig.told(client), "+OK\r\n$1\r\nt\r\n");
+    let listed = rig.asks(client, &["CLIENT", "LIST"]);
+    assert!(listed.contains(" name=cart ") && listed.contains(" tier=batch\n"), "{listed}");
+    // Of several names in a transaction the options of all stay, and those of `EXEC` do not.
+    let [first, second] = ["a;tier=sheddable", "b;user=bob"].map(|name| ["CLIENT", "SETNAME", name]);
+    let exec = [&call[..], &["EXEC"]].concat();
+    rig.send(client, &[&["MULTI"], &first, &second, &exec, &["ACL", "WHOAMI"]]);
+    let told = rig.told(client);
+    assert!(told.ends_with("*2\r\n+OK\r\n+OK\r\n$5\r\nt/bob\r\n"), "{told}");
+    let listed = rig.asks(client, &["CLIENT", "LIST"]);
+    assert!(listed.contains(" name=b ") && listed.contains(" tier=sheddable\n"), "{listed}");
+    rig.send(client, &[&["GET", "k"]]);
+    rig.wait(Duration::from_millis(200));
+    assert_eq!(rig.told(client), "", "it has no deadline");
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(client), "$-1\r\n");
+    // A login in the same request counts.
+    let hello = ["HELLO", "2", "AUTH", "t/eve", "p", "SETNAME", "c;tier=batch"];
+    rig.send(client, &[&[&call[..], &hello].concat(), &["ACL", "WHOAMI"]]);
+    let told = rig.told(client);
+    assert!(told.ends_with("$5\r\nt/eve\r\n"), "{told}");
+    assert!(rig.asks(client, &["CLIENT", "LIST"]).contains(" name=c "));
 }

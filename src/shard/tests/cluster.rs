@@ -245,6 +245,50 @@ fn what_was_sent_on_has_the_deadline_that_it_had() {
 }
 
 #[test]
+fn what_was_refused_is_sent_on_after_its_deadline_where_deadlines_are_off_or_only_counted() {
+    let refusals: [fn(&str) -> String; 4] = [
+        |key| moved(key, 1),
+        |key| ask(key, 1),
+        |_| TRY_AGAIN.to_owned(),
+        |_| "-CLUSTERDOWN The cluster is down\r\n".to_owned(),
+    ];
+    for (mode, late) in [(Mode::Off, 0), (Mode::Shadow, 1)] {
+        for refusal in refusals {
+            let mut rig = clustered(1, |settings| settings.overload.shed = mode);
+            let (client, key) = (rig.client(0), rig.key(0, 0));
+            rig.send(client, &[&["QOS", "SET", "DEADLINE", "50"], &["GET", &key]]);
+            assert_eq!(rig.told(client), "+OK\r\n");
+            rig.wait(60 * MILLISECOND);
+            let refusal = refusal(&key);
+            rig.answer_next(&refusal);
+            rig.wait(6 * MILLISECOND);
+            assert_eq!(rig.frames("GET").len(), 1, "{mode:?}: {refusal}");
+            while let Some(sent) = rig.at_stores.first() {
+                let reply = if sent.frame.contains("ASKING") { "+OK\r\n" } else { "$1\r\n1\r\n" };
+                rig.answer_next(reply);
+            }
+            assert_eq!(rig.told(client), "$1\r\n1\r\n", "{mode:?}: {refusal}");
+            assert_eq!(rig.counted(Counter::LateInShadow), late, "{mode:?}: {refusal}");
+        }
+    }
+}
+
+#[test]
+fn a_script_that_may_have_run_is_not_told_that_it_waited_until_its_deadline() {
+    let mut rig = clustered(1, |settings| settings.overload.shed = Mode::On);
+    let (client, key) = (rig.client(0), rig.key(0, 0));
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "300"], &["EVAL", "code", "1", &key]]);
+    rig.wait(10 * MILLISECOND);
+    rig.answer_next(&moved(&key, 1));
+    // No node confirms the redirect.
+    rig.wait(280 * MILLISECOND);
+    assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, "+OK\r\n"), "10 ms are left");
+    rig.wait(20 * MILLISECOND);
+    let told = rig.told(client);
+    assert!(told.starts_with("-UNAVAILABLE backend=10.0.0.0:7000 reason=redirects "), "{told:?}");
+}
+
+#[test]
 fn a_node_that_is_asked_to_take_over_is_told_so_and_the_map_stays() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["APPEND", &key, "1"]]);
@@ -406,6 +450,46 @@ fn a_script_may_say_what_it_likes() {
 }
 
 #[test]
+fn a_script_that_makes_up_a_refusal_pays_for_the_time_of_its_node() {
+    type RefusalOf = fn(&str) -> String;
+    // The refusal, and whether the map is confirmed after it; None if the refusal cannot be true anyway.
+    let refusals: [(RefusalOf, Option<bool>); 6] = [
+        (|_| "-MOVED 1 10.9.9.9:1\r\n".to_owned(), None),
+        (|_| TRY_AGAIN.to_owned(), None),
+        (|_| READ_ONLY.to_owned(), None),
+        (|key| ask(key, 1), None),
+        (|key| moved(key, 1), Some(true)),
+        (|key| moved(key, 1), Some(false)),
+    ];
+    for (refusal, is_confirmed) in refusals {
+        let mut rig = clustered(1, |settings| {
+            settings.admission.weights = Weights { base: UNIT, busy_ms: 50 * UNIT, ..FREE };
+        });
+        rig.pools = (1_000_000 * UNIT as i64, false);
+        rig.put_in_force("[default]\nru_per_second = 10\nadmin = true");
+        let (client, key) = (rig.client(0), rig.key(0, 0));
+        let mut costs = Vec::new();
+        // The first run of 400 ms is within the leeway of half a second, most of the second one is not.
+        for reply in [":1\r\n".to_owned(), refusal(&key)] {
+            rig.send(client, &[&["EVAL", "code", "1", &key]]);
+            rig.wait(400 * MILLISECOND);
+            rig.answer_next(&reply);
+            match is_confirmed {
+                Some(true) => rig.confirm(),
+                Some(false) => rig.wait(1_100 * MILLISECOND),
+                None => {}
+            }
+            costs.push(super::admission::booked(&mut rig).1);
+            rig.reports.clear();
+        }
+        let told = rig.told(client);
+        assert!(told.starts_with(":1\r\n-UNAVAILABLE ") && told.contains("reason=redirects"), "{told}");
+        assert!(costs[0] < 200 * UNIT && costs[1] > 10_000 * UNIT, "{told}: {costs:?}");
+        assert!(rig.at_stores.is_empty());
+    }
+}
+
+#[test]
 fn a_map_older_than_what_a_node_said_is_no_proof_of_what_a_script_says() {
     let (mut rig, client, key) = before_a_node();
     rig.send(client, &[&["GET", &key]]);
@@ -483,6 +567,39 @@ fn a_node_that_nobody_knows_is_found_out_about_first() {
     rig.answer_next(&format!("-MOVED {} 10.0.0.9:7009\r\n", slot_of(key.as_bytes())));
     rig.wait(Duration::from_millis(1_100));
     assert!(rig.told(client).contains("reason=redirects"));
+}
+
+#[test]
+fn no_newer_map_is_waited_for_where_that_in_force_names_another_owner() {
+    let refusals: [fn(&str) -> String; 2] =
+        [|key| format!("-MOVED {} ?:6379\r\n", slot_of(key.as_bytes())), |_| READ_ONLY.to_owned()];
+    for refusal in refusals {
+        let (mut rig, client, key) = before_a_node();
+        rig.send(client, &[&["SET", &key, "1"], &["SET", &key, "2"]]);
+        rig.answer_next(&refusal(&key));
+        rig.publish(|_| Some(2));
+        assert_eq!(rig.at_nodes(), ["0 SET"], "the first one waits for it");
+        // The map that has come already explains the second refusal.
+        rig.answer_next(&refusal(&key));
+        assert_eq!(rig.at_nodes(), ["2 SET", "2 SET"]);
+        rig.answer_next("+OK\r\n");
+        rig.answer_next("+OK\r\n");
+        assert_eq!(rig.told(client), "+OK\r\n+OK\r\n");
+    }
+}
+
+#[test]
+fn who_imports_a_slot_and_takes_no_writes_is_not_asked_again_before_a_newer_map() {
+    let (mut rig, client, key) = before_a_node();
+    rig.send(client, &[&["SET", &key, "1"]]);
+    rig.answer_next(&ask(&key, 1));
+    assert_eq!(rig.at_nodes(), ["1 ASKING", "1 SET"]);
+    rig.answer_next("+OK\r\n");
+    rig.answer_next(READ_ONLY);
+    rig.wait(100 * MILLISECOND);
+    assert_eq!((rig.at_nodes().len(), rig.told(client).as_str()), (0, ""));
+    rig.publish(|slot| Some(if slot == 1 { 2 } else { thirds(slot) }));
+    assert_eq!(rig.at_nodes(), ["0 SET"]);
 }
 
 #[test]
@@ -583,6 +700,23 @@ fn keys_that_are_here_and_there_are_asked_for_one_by_one_at_once() {
         rig.send(client, &[&["GET", &a]]);
         assert_eq!(rig.at_nodes(), [at(owner, "GET")]);
         assert!(rig.shards.iter().all(Shard::has_no_pieces));
+    }
+}
+
+#[test]
+fn that_a_request_was_taken_apart_and_failed_in_part_is_told_whichever_error_is_told() {
+    for (done, rest) in [(":1\r\n", " (the rest may have happened)"), ("-OOM no room\r\n", "")] {
+        let mut rig = clustered(1, |_| {});
+        let (client, refused, key) = (rig.client(0), rig.key(0, 0), rig.key(0, 1));
+        let [a, b] = ["a", "b"].map(|name| format!("{{{key}}}{name}"));
+        rig.send(client, &[&["DEL", &refused, &a, &b]]);
+        rig.answer_first(&refused, "-ERR broken\r\n");
+        rig.answer_first(&key, TRY_AGAIN);
+        assert_eq!(rig.at_nodes(), ["1 DEL", "1 DEL"]);
+        rig.answer_next(done);
+        rig.answer_next("-OOM no room\r\n");
+        assert_eq!(rig.told(client), format!("-ERR broken{rest}\r\n"), "{done}");
+        assert!(rig.shards[0].has_no_pieces());
     }
 }
 
@@ -914,6 +1048,51 @@ fn who_has_done_it_is_not_told_again_when_another_was_no_primary() {
     rig.publish_of((NODES, Some(1)), |slot| Some(2 * u16::from(slot > 5_000)));
     rig.confirm();
     assert_eq!((rig.told(client).as_str(), rig.at_nodes().len()), ("+OK\r\n", 0));
+}
+
+#[test]
+fn what_some_nodes_have_done_is_not_refused_or_priced_when_the_rest_is_asked() {
+    let mut rig = clustered(1, |settings| settings.admission.weights = Weights { base: UNIT, ..FREE });
+    rig.put_in_force("[default]\nru_per_second = 150\nadmin = true");
+    rig.pools = (0, true);
+    let client = rig.client(0);
+    rig.send(client, &[&["FLUSHALL"]]);
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    rig.confirm();
+    assert_eq!(rig.at_nodes(), ["1 ROLE", "1 FLUSHALL"]);
+    rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n");
+    // The next request has its own price, for which too little is left.
+    rig.send(client, &[&["FLUSHALL"]]);
+    let told = rig.told(client);
+    assert!(told.starts_with("-THROTTLED scope=tenant name=default "), "{told}");
+    assert_eq!(super::admission::booked(&mut rig), (100 * UNIT as i64, 100 * UNIT));
+}
+
+#[test]
+fn a_second_try_that_is_refused_is_none_of_the_next_request() {
+    let (mut rig, client, _) = before_a_node();
+    let administrators = "[default]\nadmin = true";
+    rig.put_in_force(administrators);
+    for (is_permitted, told) in [(false, "-NOPERM "), (true, "+OK\r\n")] {
+        rig.send(client, &[&["FLUSHALL"]]);
+        rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+        rig.answer_as(REPLICA_ROLE, "-READONLY no\r\n");
+        rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+        assert_eq!(rig.told(client), "", "it is tried again");
+        if is_permitted {
+            rig.confirm();
+            rig.answer_as(PRIMARY_ROLE, "+OK\r\n");
+        } else {
+            rig.put_in_force("[default]");
+            rig.confirm();
+            rig.put_in_force(administrators);
+        }
+        let reply = rig.told(client);
+        assert!(reply.starts_with(told), "{reply}");
+    }
 }
 
 #[test]

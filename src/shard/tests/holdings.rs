@@ -124,6 +124,23 @@ fn who_does_not_log_in_in_time_is_closed() {
 }
 
 #[test]
+fn requests_without_a_login_give_nobody_more_time() {
+    let mut rig = Rig::with(1, 1, |settings| settings.clients.login_timeout = Some(Duration::from_secs(10)));
+    rig.put_in_force(TWO_TENANTS);
+    let [client, web] = [rig.client(0), rig.http_client(0)];
+    for _ in 0..3 {
+        rig.wait(Duration::from_secs(3));
+        rig.send(client, &[&["RESET"]]);
+        assert_eq!(rig.told(client), "+RESET\r\n");
+        rig.raw(web, b"GET /v1/keys/k HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        assert!(rig.told(web).starts_with("HTTP/1.1 401"));
+    }
+    rig.wait(Duration::from_millis(1_500));
+    assert_eq!([client, web].map(|client| rig.is_open(client)), [false, false]);
+    assert_eq!(rig.counted(Counter::ClientsClosedLogin), 2);
+}
+
+#[test]
 fn strangers_make_way_and_who_is_known_does_not() {
     let mut rig = Rig::new(1, 1);
     rig.put_in_force(TWO_TENANTS);

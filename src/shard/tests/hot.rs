@@ -296,6 +296,25 @@ fn who_asks_after_the_end_of_a_key_is_not_told_what_was_on_its_way() {
 }
 
 #[test]
+fn who_has_asked_before_the_fetch_left_is_told_though_the_key_has_ended() {
+    let (mut rig, [client, other], key) = with_hot_key();
+    rig.send(other, &[&["GET", &key]]);
+    rig.send(client, &[&["GET", &key], &["GET", &key]]);
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+    rig.wait(10 * MILLISECOND);
+    rig.answer_next(":5\r\n");
+    rig.answer_next(&bulk("v"));
+    // Reads that came when the fetch had left may have come after the end of the key, so they are fetched again, once.
+    assert_eq!((rig.told(other), rig.told(client)), (bulk("v"), String::new()));
+    assert_eq!(rig.words_at_stores(), ["PTTL", "GET"]);
+    rig.wait(10 * MILLISECOND);
+    rig.answer_next(":5\r\n");
+    rig.answer_next(&bulk("w"));
+    assert_eq!((rig.told(client), rig.figures().waiters), (bulk("w").repeat(2), 0));
+    assert!(rig.at_stores.is_empty());
+}
+
+#[test]
 fn what_the_store_says_of_its_end_decides_whether_a_reply_is_kept() {
     for (expiry, reply, is_kept) in [
         (":-1\r\n", "$1\r\nv\r\n", true),

@@ -68,6 +68,26 @@ fn a_request_that_does_not_come_whole_is_given_up_in_time() {
 }
 
 #[test]
+fn each_request_of_a_pipeline_has_its_own_time_to_arrive() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.http_client(0);
+    let put = request("PUT /v1/keys/k", "", &"x".repeat(100_000));
+    let (begun, rest) = put.split_at(put.len() / 2);
+    rig.raw(client, begun.as_bytes());
+    let next = [rest, begun].concat();
+    for _ in 0..20 {
+        rig.wait(Duration::from_secs(5));
+        // The rest of one request comes together with the first half of the next.
+        rig.raw(client, next.as_bytes());
+        rig.answer_next("+OK\r\n");
+        assert_eq!(codes(&rig.told(client)), ["204"]);
+    }
+    rig.wait(Duration::from_secs(60));
+    assert_eq!(codes(&rig.told(client)), ["408"]);
+    assert!(!rig.is_open(client));
+}
+
+#[test]
 fn what_a_client_sends_while_it_has_to_wait_has_a_bound() {
     let mut rig = Rig::new(1, 1);
     let client = rig.http_client(0);

@@ -11,10 +11,18 @@ fn tracking(backends: u16) -> (Rig, usize) {
 /// Returns a test rig (shards with scripted stores and clients) of two cores in front of `backends` stores, and a
 /// client of the first core that tracks keys (`CLIENT TRACKING`) with these options.
 fn tracking_with(backends: u16, options: &[&str]) -> (Rig, usize) {
+    tracking_under(None, backends, options)
+}
+
+/// Returns what [`tracking_with`] returns, with these quotas (the text of a quota file) in force from the beginning.
+fn tracking_under(terms: Option<&str>, backends: u16, options: &[&str]) -> (Rig, usize) {
     let mut rig = Rig::with(2, backends, |settings| {
         settings.private_links_max = 20;
         settings.overload.shed = Mode::On;
     });
+    if let Some(terms) = terms {
+        rig.put_in_force(terms);
+    }
     let client = rig.client(0);
     let words = [&["CLIENT", "TRACKING", "ON"], options].concat();
     rig.send(client, &[&["HELLO", "3"], &words]);
@@ -120,6 +128,91 @@ fn what_is_asked_about_caching_ends_with_the_next_command_that_is_not_about_clie
         let at_store: &[&str] = if lasts { &["CLIENT", "GET"] } else { &["GET"] };
         assert_eq!(rig.words_at_stores(), at_store, "{between:?}");
     }
+}
+
+#[test]
+fn what_is_asked_about_caching_goes_with_the_transaction_of_a_client_that_watches_keys() {
+    for is_within in [false, true] {
+        let (mut rig, client) = tracking_with(1, &["OPTIN"]);
+        rig.send(client, &[&["WATCH", "k"]]);
+        rig.answer_first("WATCH", "+OK\r\n");
+        rig.told(client);
+        let (caching, multi): (&[&str], &[&str]) = (&["CLIENT", "CACHING", "YES"], &["MULTI"]);
+        let [first, second] = if is_within { [multi, caching] } else { [caching, multi] };
+        rig.send(client, &[first, second, &["GET", "k"], &["EXEC"]]);
+        assert_eq!(rig.words_at_stores(), ["CLIENT", "MULTI", "GET", "EXEC"]);
+        for reply in ["+OK\r\n", "+OK\r\n", "+QUEUED\r\n", "*1\r\n$1\r\n1\r\n"] {
+            rig.answer_next(reply);
+        }
+        let (queued, executed) = if is_within { ("+QUEUED", "*2\r\n+OK") } else { ("+OK", "*1") };
+        let told = format!("+OK\r\n{queued}\r\n+QUEUED\r\n{executed}\r\n$1\r\n1\r\n");
+        assert_eq!(rig.told(client), told);
+        rig.send(client, &[&["GET", "k"]]);
+        assert_eq!(rig.words_at_stores(), ["GET"], "it is used up");
+    }
+}
+
+/// True if a client's `CLIENT CACHING NO` holds for its next request.
+fn leaves_out_next(rig: &mut Rig, client: usize) -> bool {
+    rig.send(client, &[&["CLIENT", "TRACKINGINFO"]]);
+    rig.told(client).contains("caching-no")
+}
+
+#[test]
+fn what_is_asked_about_caching_ends_with_a_command_that_is_refused() {
+    let terms = "[default]\nadmin = true\nkeys = ['key-']\n";
+    let (mut rig, client) = tracking_under(Some(terms), 2, &["OPTOUT"]);
+    let [here, other] = [rig.key(0, 0), rig.key(1, 1)];
+    let refused: [&[&[&str]]; 6] = [
+        &[&["GET"]],
+        &[&["FROB", &here]],
+        &[&["GET", "k"]],
+        &[&["MGET", &here, &other]],
+        &[&["MULTI"], &["GET"], &["EXEC"]],
+        &[&["EXEC", "now"]],
+    ];
+    for requests in refused {
+        rig.send(client, &[&["CLIENT", "CACHING", "NO"]]);
+        assert!(leaves_out_next(&mut rig, client));
+        rig.send(client, requests);
+        assert!(rig.told(client).contains('-') && rig.at_stores.is_empty(), "{requests:?}");
+        assert!(!leaves_out_next(&mut rig, client), "{requests:?}");
+    }
+    // A transaction of a client whose watched keys are elsewhere goes nowhere either.
+    rig.send(client, &[&["WATCH", &here]]);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.send(client, &[&["CLIENT", "CACHING", "NO"], &["MULTI"], &["GET", &other], &["EXEC"]]);
+    assert!(rig.told(client).contains("-EXECABORT Transaction discarded because of: CROSSSLOT "));
+    assert!(!leaves_out_next(&mut rig, client));
+}
+
+#[test]
+fn what_is_asked_about_caching_ends_with_a_throttled_request_and_goes_with_one_that_waits() {
+    let terms = "[default]\nadmin = true\nru_per_second = 10\n";
+    let (mut rig, client) = tracking_under(Some(terms), 1, &["OPTOUT"]);
+    rig.pools = (0, true);
+    // The quota is spent first.
+    for _ in 0..2_000 {
+        rig.send(client, &[&["GET", "k"]]);
+        if rig.told(client).contains("-THROTTLED") {
+            break;
+        }
+        while !rig.at_stores.is_empty() {
+            rig.answer_next("$-1\r\n");
+        }
+    }
+    rig.told(client);
+    let throttled: [&[&[&str]]; 2] = [&[&["GET", "k"]], &[&["MULTI"], &["GET", "k"], &["EXEC"]]];
+    for requests in throttled {
+        rig.send(client, &[&["CLIENT", "CACHING", "NO"]]);
+        rig.send(client, requests);
+        assert!(rig.told(client).contains("-THROTTLED scope=tenant "), "{requests:?}");
+        assert!(!leaves_out_next(&mut rig, client), "{requests:?}");
+    }
+    rig.pools = (100 * UNIT as i64, false);
+    rig.now.monotonic = rig.now.monotonic.after(Duration::from_millis(500));
+    rig.send(client, &[&["CLIENT", "CACHING", "NO"], &["QOS", "CALL", "TIER", "batch", "GET", "k"]]);
+    assert_eq!(rig.words_at_stores(), ["CLIENT", "GET"]);
 }
 
 #[test]
@@ -277,9 +370,9 @@ fn a_client_changes_its_dialect_while_keys_are_tracked() {
     let (mut rig, client) = tracking(2);
     rig.send(client, &[&["HELLO", "2"], &["GET", "k"]]);
     assert!(rig.told(client).starts_with("*14\r\n"));
-    assert_eq!(rig.words_at_stores(), ["HELLO", "GET"], "the store of the key is told");
-    let link = rig.frames("GET")[0].clone();
+    assert_eq!(rig.words_at_stores(), ["HELLO"], "the store of the key is told");
     rig.answer_first("HELLO", "*0\r\n");
+    let link = rig.frames("GET")[0].clone();
     rig.bytes(&link, format!("{CHANGED}$-1\r\n").as_bytes());
     rig.at_stores.clear();
     assert_eq!(rig.told(client), "$-1\r\n", "there are no such messages in RESP2");
@@ -291,6 +384,17 @@ fn a_client_changes_its_dialect_while_keys_are_tracked() {
     rig.at_stores.clear();
     rig.send(client, &[&["HELLO", "2"][..], &["HELLO", "3"]].repeat(50));
     assert!(rig.at_stores.is_empty(), "nobody pays for it");
+}
+
+#[test]
+fn a_request_leaves_when_its_link_speaks_the_dialect_and_has_the_database_of_its_client() {
+    let (mut rig, client) = tracking(1);
+    rig.send(client, &[&["HELLO", "2"], &["SELECT", "1"], &["GET", "k"]]);
+    for (word, reply) in [("HELLO", "*0\r\n"), ("SELECT", "+OK\r\n"), ("GET", "$-1\r\n")] {
+        assert_eq!(rig.words_at_stores(), [word]);
+        rig.answer_next(reply);
+    }
+    assert!(rig.told(client).ends_with("+OK\r\n$-1\r\n"));
 }
 
 #[test]

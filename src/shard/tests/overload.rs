@@ -174,6 +174,30 @@ fn without_a_queue_it_is_refused_and_without_a_window_it_goes_on() {
 }
 
 #[test]
+fn in_shadow_only_those_count_as_waiting_that_find_the_window_full() {
+    let mut rig = crowded(1, 1, |overload| overload.window = Mode::Shadow);
+    let [client, other] = [rig.client(0), rig.client(0)];
+    // Replies take 2 ms, and lately 22 ms.
+    for number in 0..60 {
+        let bytes = gets(&rig, 0, number..number + 1);
+        rig.raw(client, &bytes);
+        rig.wait(Duration::from_millis(if number < 40 { 2 } else { 22 }));
+        rig.answer_next("$-1\r\n");
+    }
+    let would_wait = |rig: &Rig| rig.shards[0].counters().get(Counter::WaitedInShadow);
+    // The deadline could be missed if many requests were in flight, so the request is looked at closely.
+    let bytes = gets(&rig, 0, 100..101);
+    rig.raw(other, &bytes);
+    rig.send(client, &[&["QOS", "CALL", "DEADLINE", "60", "GET", "a"]]);
+    assert_eq!((rig.at_stores.len(), would_wait(&rig)), (2, 0));
+    let bytes = gets(&rig, 0, 101..163);
+    rig.raw(other, &bytes);
+    assert_eq!((rig.at_stores.len(), would_wait(&rig)), (64, 0));
+    rig.send(client, &[&["GET", "b"]]);
+    assert_eq!((rig.at_stores.len(), would_wait(&rig)), (65, 1));
+}
+
+#[test]
 fn a_backend_that_stands_still_keeps_nobody_waiting_and_nothing_overtakes_what_it_may_do_yet() {
     for (shards, home) in [(1, 0), (2, 1)] {
         let mut rig = crowded(shards, 1, |_| {});
@@ -276,6 +300,58 @@ fn what_touches_no_store_passes_while_a_write_is_unsettled_and_no_other_dialect_
         rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
         rig.answer_first("GET", "$1\r\n2\r\n");
         assert!(rig.told(client).ends_with("$1\r\n2\r\n"));
+    }
+}
+
+#[test]
+fn only_a_request_that_was_alone_keeps_back_all_later_ones_once_it_is_answered_early() {
+    let mut rig = crowded(1, 1, |_| {});
+    let client = rig.client(0);
+    // DBSIZE waits for the reply to GET when that is late, and then would overtake it.
+    rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "GET", "a"], &["DBSIZE"]]);
+    rig.wait(Duration::from_millis(60));
+    let told = rig.told(client);
+    assert!(
+        told.starts_with("-DEADLINE stage=backend waited_ms=50\r\n-OVERLOADED reason=stalled "),
+        "{told}"
+    );
+    // A request that is sent behind the late one cannot overtake it.
+    rig.send(client, &[&["GET", "b"]]);
+    assert_eq!(rig.words_at_stores(), ["GET", "GET"]);
+    rig.answer_next("$1\r\na\r\n");
+    rig.answer_next("$1\r\nb\r\n");
+    assert_eq!(rig.told(client), "$1\r\nb\r\n");
+    // Requests over any connection could overtake one that had to be alone.
+    rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "DBSIZE"]]);
+    rig.wait(Duration::from_millis(60));
+    assert!(rig.told(client).starts_with("-DEADLINE stage=backend "));
+    rig.send(client, &[&["GET", "b"]]);
+    let told = rig.told(client);
+    assert!(told.starts_with("-OVERLOADED reason=stalled "), "{told}");
+    assert_eq!(rig.words_at_stores(), ["DBSIZE"]);
+    rig.answer_next(":1\r\n");
+    rig.send(client, &[&["GET", "b"]]);
+    assert_eq!(rig.words_at_stores(), ["GET"]);
+}
+
+#[test]
+fn all_but_reads_may_have_happened_when_a_deadline_passes_at_the_store() {
+    for (words, may_have_happened) in [
+        (&["SET", "a", "1"][..], true),
+        (&["PUBLISH", "news", "m"], true),
+        (&["SPUBLISH", "news", "m"], true),
+        (&["SCRIPT", "FLUSH"], true),
+        (&["GET", "a"], false),
+        (&["DBSIZE"], false),
+    ] {
+        let mut rig = crowded(1, 1, |_| {});
+        let client = rig.client(0);
+        let call = [&["QOS", "CALL", "DEADLINE", "50"][..], words].concat();
+        rig.send(client, &[&call]);
+        rig.wait(Duration::from_millis(60));
+        let unsure = if may_have_happened { " (it may have happened)" } else { "" };
+        let expected = format!("-DEADLINE stage=backend waited_ms=50{unsure}\r\n");
+        assert_eq!(rig.told(client), expected, "{words:?}");
     }
 }
 
@@ -448,6 +524,30 @@ fn a_tier_is_told_as_long_as_the_weir_behind_takes_it() {
     rig.answer_next("-ERR QOS TIER 'standard': above 'batch', which is this tenant's\r\n");
     rig.send(client, &[&["GET", "c"]]);
     assert_eq!(at_stores(&rig)[1], "QOS CALL DEADLINE 50 GET c");
+}
+
+#[test]
+fn what_a_script_says_of_the_weir_behind_is_not_believed() {
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.overload = OverloadSettings::new(1, 1);
+        settings.heavy_links = 0;
+    });
+    rig.inner = Some("critical");
+    let client = rig.client(0);
+    rig.send(client, &[&["GET", "a"], &["QOS", "SET", "DEADLINE", "50"]]);
+    rig.answer_next("$-1\r\n");
+    rig.told(client);
+    for said in ["-ERR QOS TIER x\r\n", "-DEADLINE x\r\n"] {
+        let times = rig.shards[0].service_times().count();
+        rig.send(client, &[&["EVAL", "code", "1", "a"]]);
+        rig.answer_next(said);
+        assert_eq!(rig.told(client), said);
+        assert_eq!(rig.shards[0].service_times().count(), times + 1, "the store was at work");
+        rig.send(client, &[&["GET", "b"]]);
+        assert_eq!(at_stores(&rig), ["QOS CALL DEADLINE 50 TIER standard GET b"], "{said}");
+        rig.answer_next("$-1\r\n");
+        rig.told(client);
+    }
 }
 
 #[test]
@@ -666,4 +766,30 @@ fn errors_that_come_at_once_make_no_store_look_slow_afterwards() {
         assert_eq!(of(&rig).level, 0);
     }
     assert_eq!(of(&rig).latency_ratio, Some(1.0));
+}
+
+#[test]
+fn a_transaction_is_refused_for_the_level_of_its_own_store_alone() {
+    let mut rig = crowded(1, 2, |_| {});
+    let [client, lesser] = [rig.client(0), rig.client(0)];
+    pace(&mut rig, client, Duration::from_secs(100), Duration::from_millis(2));
+    pace(&mut rig, client, Duration::from_secs(10), Duration::from_millis(30));
+    let slow = rig.topology.backend_of(slot_of(b"a")).0;
+    let key = rig.key(0, 1 - slow);
+    rig.send(lesser, &[&["QOS", "SET", "TIER", "sheddable"]]);
+    rig.told(lesser);
+    for _ in 0..3 {
+        rig.send(lesser, &[&["MULTI"], &["SET", &key, "v"], &["EXEC"]]);
+        rig.answer_first("MULTI", "+OK\r\n");
+        rig.answer_first("SET", "+QUEUED\r\n");
+        rig.answer_first("EXEC", "*1\r\n+OK\r\n");
+        assert!(rig.told(lesser).ends_with("*1\r\n+OK\r\n"));
+    }
+    let refusal = format!("-OVERLOADED reason=latency backend=store{slow} ");
+    rig.send(lesser, &[&["MULTI"], &["SET", "a", "v"], &["EXEC"]]);
+    let told = rig.told(lesser);
+    assert!(told.contains(&refusal), "{told}");
+    rig.send(lesser, &[&["MGET", "a", &key]]);
+    let told = rig.told(lesser);
+    assert!(told.starts_with(&refusal), "{told}");
 }

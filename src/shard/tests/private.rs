@@ -254,6 +254,16 @@ fn a_deadline_is_only_counted_or_ignored_where_that_is_wanted() {
 }
 
 #[test]
+fn a_message_whose_deadline_passes_at_the_store_may_have_happened() {
+    let (mut rig, client, _) = watching();
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"]]);
+    rig.told(client);
+    rig.send(client, &[&["SPUBLISH", "k", "m"]]);
+    rig.wait(Duration::from_millis(201));
+    assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=200 (it may have happened)\r\n");
+}
+
+#[test]
 fn a_deadline_that_passes_at_exec_or_the_first_watch_leaves_no_watch() {
     for (word, reply) in [("EXEC", "*1\r\n+OK\r\n"), ("WATCH", "+OK\r\n")] {
         let (mut rig, client) = if word == "EXEC" {
@@ -273,7 +283,10 @@ fn a_deadline_that_passes_at_exec_or_the_first_watch_leaves_no_watch() {
             greet(&mut rig);
         }
         rig.wait(Duration::from_millis(201));
-        assert!(rig.told(client).contains("-DEADLINE stage=backend"), "{word}");
+        let told = rig.told(client);
+        assert!(told.contains("-DEADLINE stage=backend"), "{word}");
+        let may_have_happened = told.contains("(it may have happened)");
+        assert_eq!(may_have_happened, word == "EXEC", "a watch changes nothing: {told}");
         rig.send(client, &[&["QOS", "SET", "DEADLINE", "0"], &["MULTI"], &["SET", "other", "2"], &["EXEC"]]);
         rig.told(client);
         if word == "EXEC" {
@@ -363,6 +376,23 @@ fn what_is_popped_for_a_client_that_has_left_is_put_back_where_its_tenant_wants_
     assert_eq!((orphans(&rig), links(&rig), versions.under_way()), ((1, 0), (0, 0), 2));
     rig.wait(Duration::from_secs(1));
     assert_eq!(versions.under_way(), 0, "it is certainly over by now");
+}
+
+#[test]
+fn what_is_popped_for_a_client_that_has_left_is_put_back_however_long_its_call_was() {
+    let mut rig = lending(1, 1, 10);
+    rig.put_in_force("[default]\nadmin = true\ngive_back = true\n");
+    let client = rig.client(0);
+    let queues: Vec<String> = (0..600).map(|number| format!("{number:025}")).collect();
+    let names: Vec<&str> = queues.iter().map(String::as_str).collect();
+    let words = [&["BLPOP"], names.as_slice(), &["0"]].concat();
+    assert!(request(&words).len() > limits::COPY_BYTES_MAX);
+    wait_and_leave(&mut rig, client, &words);
+    rig.answer_first("BLPOP", POPPED);
+    assert_eq!(rig.words_at_stores(), ["LPUSH"]);
+    assert!(rig.frames("LPUSH")[0].frame.ends_with("$1\r\nq\r\n$1\r\nx\r\n"));
+    rig.answer_first("LPUSH", ":1\r\n");
+    assert_eq!(orphans(&rig), (0, 1));
 }
 
 #[test]
@@ -759,7 +789,7 @@ fn a_wait_for_replicas_asks_each_store_that_the_client_has_written_to() {
 
 #[test]
 fn a_wait_for_replicas_ends_at_all_stores_when_one_is_told_to_end_it() {
-    let mut rig = lending(1, 2, 10);
+    let mut rig = lending(1, 3, 10);
     let client = rig.client(0);
     rig.send(client, &[&["CLIENT", "ID"], &["WAIT", "1", "0"]]);
     let number = rig.told(client)[1..].trim().to_owned();
@@ -771,6 +801,7 @@ fn a_wait_for_replicas_ends_at_all_stores_when_one_is_told_to_end_it() {
     rig.answer_first("UNBLOCK", ":1\r\n");
     rig.answer_first("WAIT", ":0\r\n");
     confirm(&mut rig, "WAIT 1 1", ":1\r\n");
+    confirm(&mut rig, "WAIT 1 1", ":2\r\n");
     assert_eq!(rig.told(client), ":0\r\n");
     // In a takeover the next process asks all stores again, also those that have confirmed.
     rig.send(client, &[&["WAIT", "1", "0"]]);
@@ -783,6 +814,30 @@ fn a_wait_for_replicas_ends_at_all_stores_when_one_is_told_to_end_it() {
     rig.answer_first("UNBLOCK", ":1\r\n");
     rig.answer_first("WAIT", ":0\r\n");
     assert_eq!((rig.taken(client).held, rig.told(client)), (request(&["WAIT", "1", "0"]), String::new()));
+}
+
+#[test]
+fn a_wait_for_the_replicas_of_several_stores_breaks_no_watch() {
+    let mut rig = lending(1, 2, 10);
+    let client = rig.client(0);
+    let keys = [0, 1].map(|store| rig.key(0, store));
+    rig.send(client, &[&["WATCH", &keys[0]]]);
+    greet(&mut rig);
+    rig.answer_first("WATCH", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["WAIT", "1", "0"]]);
+    assert!(rig.told(client).starts_with("-ERR WAIT asks each store"));
+    // A client that has written to the watched store alone has one store to ask.
+    rig.send(client, &[&["SET", &keys[0], "v"]]);
+    rig.answer_first("SET", "+OK\r\n");
+    rig.told(client);
+    rig.send(client, &[&["WAIT", "1", "0"]]);
+    confirm(&mut rig, "WAIT 1 0", ":1\r\n");
+    rig.send(client, &[&["MULTI"], &["SET", &keys[0], "w"], &["EXEC"]]);
+    rig.answer_first("MULTI", "+OK\r\n");
+    rig.answer_first("SET", "+QUEUED\r\n");
+    rig.answer_first("EXEC", "*1\r\n+OK\r\n");
+    assert!(rig.told(client).ends_with("*1\r\n+OK\r\n"));
 }
 
 #[test]
@@ -1113,6 +1168,44 @@ fn a_watch_that_was_idle_outlives_a_select() {
 }
 
 #[test]
+fn a_request_in_a_database_that_its_store_refuses_or_does_not_confirm_goes_nowhere() {
+    for (words, reason) in [
+        (&["SET", "k", "v"][..], "no-database"),
+        (&["BLPOP", "k", "0"], "no-database"),
+        (&["BLPOP", "k", "0"], "connection-lost"),
+        (&["BLPOP", "k", "0"], "reply-timeout"),
+    ] {
+        let (mut rig, client, _) = watching();
+        rig.told(client);
+        rig.send(client, &[&["SELECT", "9"], words]);
+        assert_eq!(rig.words_at_stores(), ["SELECT"], "it could be carried out in the first database");
+        match reason {
+            "no-database" => rig.answer_next("-ERR DB index is out of range\r\n"),
+            "connection-lost" => rig.lose("SELECT"),
+            _ => rig.wait(Duration::from_secs(60)),
+        }
+        let told = rig.told(client);
+        assert!(told.starts_with(&format!("+OK\r\n-UNAVAILABLE backend=store0 reason={reason} ")), "{told}");
+        assert!(rig.at_stores.is_empty(), "{words:?}");
+        // Nothing was popped, so the client goes on, without the watch that was on the lost link.
+        assert_eq!((rig.shards[0].clients_open(), links(&rig)), (1, (0, 0)), "{words:?} {reason}");
+        rig.send(client, &[&["SELECT", "0"], &["MULTI"], &["SET", "k", "v"], &["EXEC"]]);
+        assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+QUEUED\r\n*-1\r\n");
+    }
+}
+
+#[test]
+fn a_deadline_that_passes_before_the_database_is_selected_changes_nothing() {
+    let (mut rig, client, _) = watching();
+    rig.send(client, &[&["QOS", "SET", "DEADLINE", "200"], &["SELECT", "9"]]);
+    rig.told(client);
+    rig.send(client, &[&["SET", "k", "v"]]);
+    rig.wait(Duration::from_millis(201));
+    assert_eq!(rig.told(client), "-DEADLINE stage=backend waited_ms=200\r\n");
+    assert_eq!((rig.at_stores.len(), links(&rig)), (0, (0, 0)));
+}
+
+#[test]
 fn databases_that_a_client_selects_in_turn_cost_its_link_one_request() {
     let mut rig = lending(1, 1, 10);
     let [client, other] = [rig.client(0), rig.client(0)];
@@ -1123,9 +1216,10 @@ fn databases_that_a_client_selects_in_turn_cost_its_link_one_request() {
     rig.send(client, &[&["SELECT", "1"][..], &["SELECT", "0"]].repeat(50));
     assert!(rig.at_stores.is_empty(), "nobody pays for it");
     rig.send(client, &[&["SELECT", "1"], &["SELECT", "2"], &["GET", "k"]]);
-    assert_eq!(rig.words_at_stores(), ["SELECT", "GET"]);
+    assert_eq!(rig.words_at_stores(), ["SELECT"]);
     assert!(rig.at_stores[0].frame.ends_with("\r\n2\r\n"));
     rig.answer_next("+OK\r\n");
+    assert_eq!(rig.words_at_stores(), ["GET"]);
     rig.answer_next("$-1\r\n");
     // The next client gets the link in the database that the store was told.
     rig.send(client, &[&["SELECT", "3"], &["UNWATCH"]]);
@@ -1268,4 +1362,24 @@ fn an_unwatch_inside_a_transaction_leaves_the_check_to_exec() {
         assert_eq!(rig.told(client), "+OK\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*-1\r\n");
         assert_eq!((rig.at_stores.len(), links(&rig).0), (0, 0), "the watch has ended");
     }
+}
+
+#[test]
+fn a_subscription_ends_although_an_earlier_request_is_unsettled() {
+    let mut rig = lending(1, 1, 10);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["SUBSCRIBE", "a"]]);
+    rig.answer_first("HELLO", "%0\r\n");
+    greet(&mut rig);
+    let over = rig.frames("subscribe")[0].clone();
+    rig.at_stores.clear();
+    rig.bytes(&over, b">3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n");
+    rig.told(client);
+    rig.send(client, &[&["QOS", "CALL", "DEADLINE", "50", "SET", "k", "v"]]);
+    rig.wait(Duration::from_millis(60));
+    assert!(rig.told(client).ends_with("(it may have happened)\r\n"));
+    rig.send(client, &[&["UNSUBSCRIBE", "a"]]);
+    assert_eq!((rig.told(client).as_str(), rig.frames("unsubscribe").len()), ("", 1));
+    rig.send(client, &[&["SUBSCRIBE", "b"]]);
+    assert!(rig.told(client).is_empty(), "it waits for the end of the other subscription");
 }

@@ -94,6 +94,29 @@ fn the_loss_of_the_link_closes_subscribers_and_refuses_those_on_their_way() {
 }
 
 #[test]
+fn a_subscription_that_was_not_sent_when_the_link_was_lost_does_not_end_the_next_link() {
+    let mut rig = sharing(2, 1, |_| {});
+    let [coming, subscribed] = [rig.client(0), rig.client(1)];
+    let name = rig.key(1, 0);
+    let over = subscribe(&mut rig, subscribed, &name);
+    // The home core of the name is told of the next subscription, and has not asked the store when the link is lost.
+    let id = rig.id(coming);
+    rig.shards[0].handle_client_bytes(id, &request(&["SUBSCRIBE", &name]), rig.now);
+    rig.shards[0].handle_turn_end(rig.now);
+    while let Some((_, batch)) = rig.shards[0].poll_batch() {
+        rig.shards[1].handle_batch(batch, rig.now);
+    }
+    rig.shards[1].handle_link_lost(over.link, over.generation, Loss::ByPeer, rig.now);
+    rig.turns();
+    let told = rig.told(coming);
+    assert_eq!(told, "-UNAVAILABLE backend=store0 reason=connection-lost retry_after_ms=50\r\n");
+    assert_eq!(asked(&rig), [""; 0]);
+    let again = subscribe(&mut rig, coming, &name);
+    rig.bytes(&again, message(&name, "x").as_bytes());
+    assert_eq!(rig.told(coming), message(&name, "x"));
+}
+
+#[test]
 fn a_refused_name_takes_the_others_of_its_command_along() {
     let mut rig = sharing(1, 2, |settings| settings.clients.shared_channels_max = [1, 1]);
     let client = rig.client(0);

@@ -237,6 +237,43 @@ fn options_may_stand_before_each_request_of_a_transaction() {
 }
 
 #[test]
+fn the_options_of_exec_count_also_after_it_has_waited_for_an_answer() {
+    let tenants = "[tenants.t]\npassword = 'p'\nadmin = true\n";
+    for other in ["", "[tenants.s]\npassword = 's'\n"] {
+        let mut rig = Rig::with(1, 1, |settings| settings.overload.shed = Mode::On);
+        rig.put_in_force(tenants);
+        let client = rig.signed_in("t", "p");
+        let whoami = ["ACL", "WHOAMI"];
+        rig.send(client, &[&["MULTI"], &["SET", "k", "1"], &["INFO"], &whoami]);
+        rig.send(client, &[&["QOS", "CALL", "USER", "ann", "DEADLINE", "100", "EXEC"]]);
+        rig.told(client);
+        let (to, _) = rig.shards[0].poll_question().expect("EXEC waits for it");
+        rig.wait(Duration::from_millis(60));
+        // The tenant gets another number meanwhile.
+        rig.put_in_force(&format!("{other}{tenants}"));
+        rig.send(client, &[&["GET", "k"], &whoami]);
+        rig.shards[0].handle_answer(to, b"$1\r\ni\r\n", rig.now);
+        rig.turns();
+        assert_eq!(rig.words_at_stores(), ["MULTI", "SET", "EXEC"]);
+        if other.is_empty() {
+            // The deadline counts from the arrival of `EXEC`.
+            rig.wait(Duration::from_millis(50));
+            let told = rig.told(client);
+            assert!(told.starts_with("-DEADLINE stage=backend ") && told.contains("may have"), "{told}");
+            continue;
+        }
+        for reply in ["+OK\r\n", "+QUEUED\r\n", "*1\r\n+OK\r\n"] {
+            rig.answer_next(reply);
+        }
+        assert_eq!(rig.told(client), "*3\r\n+OK\r\n$1\r\ni\r\n$5\r\nt/ann\r\n");
+        // Later requests are those of the connection again.
+        rig.wait(Duration::from_millis(200));
+        rig.answer_next("$1\r\n1\r\n");
+        assert_eq!(rig.told(client), "$1\r\n1\r\n$1\r\nt\r\n");
+    }
+}
+
+#[test]
 fn a_mistake_in_options_spoils_the_transaction() {
     let mut rig = Rig::new(1, 1);
     let client = rig.client(0);

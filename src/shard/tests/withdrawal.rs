@@ -125,6 +125,31 @@ fn calls_that_were_admitted_elsewhere_are_not_refused_and_pay_for_their_replies(
 }
 
 #[test]
+fn a_call_that_waits_goes_on_elsewhere_in_a_turn_that_has_started_all_it_may() {
+    let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
+    rig.answer_first("UNBLOCK", ":1\r\n");
+    rig.answer_first("BLPOP", "*-1\r\n");
+    let session = rig.taken(client);
+    let mut other = lending(1, 1, 10);
+    let crowd: Vec<usize> = (0..20).map(|_| other.client(0)).collect();
+    other.take_over_pause(Paused::Writes);
+    other.turns();
+    let (now, flood) = (other.now, b"PING\r\n".repeat(200));
+    for client in &crowd {
+        let id = other.id(*client);
+        other.shards[0].handle_client_bytes(id, &flood, now);
+    }
+    assert_eq!(other.counted(Counter::Requests), u64::from(limits::REQUESTS_PER_TURN_OF_ALL));
+    // In a later turn the pause would hold the call back.
+    let client = other.adopted(&session);
+    greet(&mut other);
+    assert_eq!(other.words_at_stores(), ["BLPOP"]);
+    other.answer_first("BLPOP", POPPED);
+    assert_eq!(other.told(client), POPPED);
+    crowd.iter().for_each(|client| assert_eq!(other.told(*client), "+PONG\r\n".repeat(200)));
+}
+
+#[test]
 fn what_was_popped_just_then_is_delivered_and_its_client_moves_as_an_idle_one() {
     let (mut rig, client) = withdrawn(&["BLPOP", "q", "0"]);
     rig.answer_first("UNBLOCK", ":0\r\n");

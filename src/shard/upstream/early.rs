@@ -121,7 +121,8 @@ impl Upstream {
 #[derive(Clone, Copy, Debug)]
 struct Given {
     is_late: bool,
-    was_write: bool,
+    /// False for a read, which changes nothing even if the backend still carries it out.
+    may_have_happened: bool,
     tier: Tier,
     waited: Duration,
 }
@@ -130,7 +131,8 @@ impl Given {
     fn of(request: &InFlight, now: Timestamp) -> Self {
         Self {
             is_late: request.deadline().is_some_and(|deadline| deadline <= now),
-            was_write: request.envelope.nature.effect() == Effect::Write,
+            // Commands that are neither reads nor writes of keys, such as `PUBLISH`, may have consequences as well.
+            may_have_happened: request.envelope.nature.effect() != Effect::Read,
             tier: request.envelope.tier,
             waited: now.since(request.sent_at),
         }
@@ -141,7 +143,7 @@ impl Given {
     }
 
     fn refusal(self, backend: &str, retry_after: Duration) -> (Counter, Refusal<'_>) {
-        let Self { waited, was_write: may_have_happened, .. } = self;
+        let Self { waited, may_have_happened, .. } = self;
         if self.is_late {
             let refusal = Refusal::TooLate { stage: Stage::Backend, waited, may_have_happened };
             (Counter::RefusedDeadline, refusal)

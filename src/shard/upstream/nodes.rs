@@ -11,6 +11,7 @@ use crate::shard::cluster::{
 use crate::shard::env::Env;
 use crate::shard::links::{Link, LinkState};
 use crate::shard::message::Message;
+use crate::shard::outcome::Outcome;
 use crate::shard::overload::bulkhead_for;
 use crate::shard::pending::{InFlight, whole};
 use crate::shard::refusal::NotSent;
@@ -204,13 +205,14 @@ impl Upstream {
     /// Handles a node's reply that may be a refusal, or a replica's reply that may be wrong. A request that
     /// was not carried out is held, sent to another node, or answered with an error. Returns whether the
     /// reply is still to be passed on. `kind` is the reply's first byte, `end` its last bytes, and `request`
-    /// the record of the request.
+    /// the record of the request. `ran` is the outcome from which the request's price follows if it is answered with
+    /// an error although it may have run: the measurements of the reply to a script, else `Outcome::Refused`.
     #[inline(never)]
     pub(super) fn redirect_if_refused(
         &mut self,
         env: &mut Env,
         connection: ConnectionId,
-        (request, kind): (&InFlight, u8),
+        (request, kind, ran): (&InFlight, u8, Outcome),
         end: &[u8],
         replies: &mut impl Replies,
         now: Now,
@@ -232,7 +234,7 @@ impl Upstream {
         }
         let error = (kind == b'-').then(|| whole(&link.partial, end));
         let from = (connection, sender, track);
-        match slots.take_owner_reply(env, from, (request, error.as_deref()), replies, now) {
+        match slots.take_owner_reply(env, from, (request, error.as_deref(), ran), replies, now) {
             Heard::Answered => Fate::Answered,
             Heard::Redirected => Fate::Redirected,
             Heard::NodeDown(refused) => {

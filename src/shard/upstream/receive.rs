@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::Upstream;
 use super::nodes::Fate;
 use crate::protocol::Scanned;
+use crate::protocol::command::Class;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::links::{Greeted, Received};
@@ -153,14 +154,17 @@ impl Upstream {
             Pending::Request(request) => {
                 self.leave_window(env, connection, (&request, kind), now);
                 self.record_health(env, connection, (&request, kind), end, now);
-                if !request.is_abandoned
-                    && !self.settle_if_plain(connection, kind)
-                    && self.redirect_if_refused(env, connection, (&request, kind), end, replies, now)
-                        == Fate::Redirected
-                {
-                    return self.links.swallow(env, connection);
+                let mut ran = None;
+                if !request.is_abandoned && !self.settle_if_plain(connection, kind) {
+                    ran = self.measured_if_script(env, connection, (&request, scanned), end, now);
+                    let taken = (&request, kind, ran.unwrap_or(Outcome::Refused));
+                    let fate = self.redirect_if_refused(env, connection, taken, end, replies, now);
+                    if fate == Fate::Redirected {
+                        return self.links.swallow(env, connection);
+                    }
                 }
-                let outcome = self.measured(env, connection, &request, scanned, end, now);
+                let outcome =
+                    ran.unwrap_or_else(|| self.measured(env, connection, &request, scanned, end, now));
                 if request.is_abandoned {
                     return self.drop_reply(env, connection, (&request, kind, outcome), end, replies, now);
                 }
@@ -204,7 +208,7 @@ impl Upstream {
         replies: &mut impl Replies,
         now: Now,
     ) {
-        self.redirect_if_refused(env, connection, (request, kind), end, replies, now);
+        self.redirect_if_refused(env, connection, (request, kind, Outcome::Refused), end, replies, now);
         self.links.swallow(env, connection);
         replies.note(env, request.envelope.reply_to, Note::LatePrice(outcome));
         if !self.links.at(connection).is_for_replica() {
@@ -255,6 +259,22 @@ impl Upstream {
             env.counters.add(Counter::BusyMicros, u64::from(busy_micros));
         }
         Outcome::served((bytes, rows), (took_micros, slowness_micros), busy_micros)
+    }
+
+    /// Records the time that a cluster's node took for its error reply to a script, before it is known whether the
+    /// client gets the reply: a script may return any error once it has run, and costs what it did then. Returns the
+    /// measurements, as [`Self::measured`] does; None, with nothing recorded, for any other reply.
+    #[inline(never)]
+    fn measured_if_script(
+        &mut self,
+        env: &mut Env,
+        connection: ConnectionId,
+        (request, scanned): (&InFlight, &Scanned),
+        end: &[u8],
+        now: Now,
+    ) -> Option<Outcome> {
+        let is_scripts_word = scanned.kind == b'-' && request.envelope.nature.class == Class::Script;
+        is_scripts_word.then(|| self.measured(env, connection, request, scanned, end, now))
     }
 
     /// Passes on one complete reply of a backend. `to` is the address of the reply, `outcome` its measurements, and

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::tests::Unattended;
 use super::{Service, StoreClients, StoreService};
 use crate::protocol::encode;
+use crate::store::effort::RANK;
 use crate::store::{Engine, EngineLimits};
 use crate::values::limits::{
     ENGINE_CHANNELS_BYTES_MAX, ENGINE_INPUT_BYTES_HELD, ENGINE_SUBSCRIBER_BYTES_MAX,
@@ -126,6 +127,28 @@ fn a_client_that_leaves_takes_nothing() {
     assert_eq!(bench.told(unblocked), "-UNBLOCKED client unblocked via CLIENT UNBLOCK|");
     assert_eq!(bench.ask(pusher, "RPUSH q 1|LLEN q"), ":1|:1|");
     assert!(bench.ask(pusher, "INFO clients").contains("|blocked_clients:0|"));
+}
+
+/// A client may leave while its requests wait for their turn: they are answered, but none of them waits.
+#[test]
+fn a_call_of_a_client_that_has_left_does_not_wait() {
+    const PINGS: usize = 2_000;
+    let mut bench = Bench::new();
+    let [gone, pusher] = bench.open();
+    let mut bytes = Vec::new();
+    for _ in 0..PINGS {
+        encode::request(&mut bytes, [&b"PING"[..]].into_iter());
+    }
+    encode::request(&mut bytes, [&b"BLPOP"[..], b"q", b"0"].into_iter());
+    encode::request(&mut bytes, [&b"PING"[..]].into_iter());
+    bench.service.handle_client_bytes(gone, &bytes, bench.now);
+    assert!(bench.service.is_busy(), "these are more requests than one turn carries out");
+    bench.service.handle_client_end(gone);
+    bench.run();
+    assert_eq!(bench.told(gone), "+PONG|".repeat(PINGS));
+    assert_eq!(bench.closed, [gone]);
+    assert!(bench.ask(pusher, "INFO clients").contains("|blocked_clients:0|"));
+    assert_eq!(bench.ask(pusher, "RPUSH q 1|LLEN q"), ":1|:1|");
 }
 
 #[test]
@@ -271,6 +294,40 @@ fn a_call_that_waited_looks_at_all_its_keys_in_their_order() {
     assert_eq!(bench.told(grouped), "");
     bench.send(writer, "XADD x 3-1 f v");
     assert_eq!(bench.told(grouped), "*1|*2|$1|x|*1|*2|$3|3-1|*2|$1|f|$1|v|");
+}
+
+/// A transaction makes many streams ready at once, of which one group's calls wait for all: each call looks at its
+/// streams once, and is charged for them.
+#[test]
+fn calls_that_found_nothing_are_not_carried_out_again_for_the_next_stream() {
+    const STREAMS: usize = 100;
+    const READY: usize = 20;
+    let mut bench = Bench::new();
+    let readers: [ClientId; 30] = bench.open();
+    let [single, writer] = bench.open();
+    for stream in 0..STREAMS {
+        bench.ask(writer, &format!("XGROUP CREATE s{stream} g $ MKSTREAM"));
+    }
+    let keys = (0..STREAMS).fold(String::new(), |line, stream| format!("{line} s{stream}"));
+    for reader in readers {
+        bench.send(reader, &format!("XREADGROUP GROUP g c BLOCK 0 STREAMS{keys}{}", " >".repeat(STREAMS)));
+    }
+    bench.send(single, &format!("XREAD BLOCK 0 STREAMS{keys}{}", " $".repeat(STREAMS)));
+    bench.send(writer, "MULTI");
+    for stream in 0..READY {
+        bench.send(writer, &format!("XADD s{stream} 1-1 f v"));
+    }
+    bench.send(writer, "EXEC");
+    let looks = (readers.len() * STREAMS) as u64 * RANK;
+    let effort = bench.service.engine().effort();
+    assert!((looks..looks + 10_000).contains(&effort), "{effort} units, and {looks} for each stream once");
+    assert!(bench.told(readers[0]).starts_with("*20|*2|$2|s0|*1|*2|$3|1-1|"));
+    assert!(bench.told(single).starts_with("*20|*2|$2|s0|*1|*2|$3|1-1|"));
+    assert!(readers[1..].iter().all(|reader| bench.told(*reader).is_empty()));
+    // Calls that found nothing then are served by the next transaction.
+    bench.send(writer, "XADD s7 2-1 f v");
+    assert_eq!(bench.told(readers[1]), "*1|*2|$2|s7|*1|*2|$3|2-1|*2|$1|f|$1|v|");
+    assert_eq!(bench.told(readers[2]), "");
 }
 
 #[test]

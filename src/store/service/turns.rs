@@ -216,8 +216,14 @@ impl Service {
             }
         };
         if let Some(connection) = self.connections.get(id) {
-            connection.own.standing = standing;
-            if standing != Standing::Idle {
+            // No element may be popped for a client that had gone before its call came to wait.
+            let is_gone = standing == Standing::Waiting && connection.own.ended;
+            if is_gone {
+                self.engine.cancel_wait(&connection.session);
+                connection.ending = true;
+            }
+            connection.own.standing = if is_gone { Standing::Idle } else { standing };
+            if connection.own.standing != Standing::Idle {
                 connection.decoder.hold(&chunk[consumed..]);
             }
         }

@@ -74,6 +74,23 @@ struct Host {
     users: BTreeMap<u64, Part>,
 }
 
+impl Host {
+    fn new(number: u64, users_max: usize) -> Self {
+        let settings = FleetSettings {
+            store: "redis://h:1".to_owned(),
+            namespace: "ns".to_owned(),
+            host: HostId(0x1234_5678 * (number + 1)),
+            secret: [1, 2],
+            users_max,
+        };
+        let quotas = Quotas::parse("q", "[tenants.acme]\npassword = 'x'").expect("well formed");
+        let mut fleet = FleetQuotas::new(settings, &quotas);
+        let mut pools = Reconciliation::new(Rhythm { period: STEP, lease: lease_of(STEP) });
+        fleet.start(&mut pools, Timestamp::ZERO);
+        Self { next: fleet.phase(), fleet, pools, users: BTreeMap::new() }
+    }
+}
+
 struct World {
     now: Duration,
     store: Store,
@@ -83,21 +100,7 @@ struct World {
 
 impl World {
     fn new(hosts: u64, users_max: usize) -> Self {
-        let host = |number: u64| {
-            let settings = FleetSettings {
-                store: "redis://h:1".to_owned(),
-                namespace: "ns".to_owned(),
-                host: HostId(0x1234_5678 * (number + 1)),
-                secret: [1, 2],
-                users_max,
-            };
-            let quotas = Quotas::parse("q", "[tenants.acme]\npassword = 'x'").expect("well formed");
-            let mut fleet = FleetQuotas::new(settings, &quotas);
-            let mut pools = Reconciliation::new(Rhythm { period: STEP, lease: lease_of(STEP) });
-            fleet.start(&mut pools, Timestamp::ZERO);
-            Host { next: fleet.phase(), fleet, pools, users: BTreeMap::new() }
-        };
-        let hosts = (0..hosts).map(host).collect();
+        let hosts = (0..hosts).map(|number| Host::new(number, users_max)).collect();
         let mut world =
             Self { now: Duration::ZERO, store: Store::default(), hosts, admitted: BTreeMap::new() };
         // Three periods let the hosts hear of each other.
@@ -315,6 +318,29 @@ fn users_stay_counted_when_other_quotas_are_in_force() {
             parts(5).next().is_some_and(|part| part > 0.9) && parts(6).nth(1).is_some_and(|part| part > 0.9)
         );
         assert_eq!(world.hosts[0].fleet.users().expect("they are shared").counted, 1);
+    }
+}
+
+#[test]
+fn a_user_goes_on_being_counted_through_a_takeover() {
+    let mut world = World::new(2, 10);
+    world.offer(5, &[300.0, 0.0]);
+    world.pass(6);
+    let now = Timestamp::from_nanos(world.now.as_nanos() as u64);
+    let mut successor = Host::new(0, 10);
+    let before = &world.hosts[0];
+    successor.fleet.inherit(&before.fleet.heritage(now), &mut successor.pools, now);
+    successor.next = before.next;
+    world.hosts[0] = successor;
+    world.offer(5, &[300.0, 0.0]);
+    let counted = |world: &World| world.store.counters["{weir:ns}:d:user:0000000000000005"];
+    let reported = counted(&world);
+    world.pass(3);
+    assert!(counted(&world) > reported, "the other hosts hear of the demand");
+    for second in 4..12 {
+        let part = world.hosts[0].pools.part(BucketId(5)).ratio();
+        assert!(part > 0.9, "{part} in second {second}");
+        world.pass(1);
     }
 }
 

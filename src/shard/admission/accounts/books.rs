@@ -208,18 +208,19 @@ impl Accounts {
         self.correct(payer, tenant, cost.signed(), now);
     }
 
-    /// Returns the first quota of a payer (account that is charged) that is too deep in debt to pay a request
-    /// that is never refused, and the time until it can pay. None if all quotas can. `cost` is the request's
+    /// Returns the quota of a payer (account that is charged) that is too deep in debt to pay a request that is never
+    /// refused, and the time until it can pay: of several, the one that takes longest. None if all quotas can. `cost` is the request's
     /// price; the debt may grow up to this core's part of `OWED_MAX`. Creates the account of the payer's user
     /// if it is new.
     pub fn overdrawn(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Option<(Scope, Duration)> {
         let owed_max = self.owed_max_here();
-        payer.scopes().find_map(|scope| {
+        let waits = payer.scopes().filter_map(|scope| {
             let entry = self.ledger.buckets().entry(scope, now)?;
-            let missing = cost.signed().saturating_sub(entry.room_in_debt(owed_max, now));
+            let missing = cost.signed().saturating_sub(entry.above_debt(owed_max, now));
             let wait = Duration::from_micros(entry.capacity.micros_for(missing.max(0) as u64));
             (missing > 0).then_some((scope, wait))
-        })
+        });
+        waits.max_by_key(|(_, wait)| *wait)
     }
 
     /// Returns this core's even part of `OWED_MAX`, the debt that requests which are never refused may leave

@@ -131,8 +131,14 @@ impl Entry<'_> {
     /// Returns the amount, in millionths of a request unit, that can be taken until the bucket owes as much as
     /// its rate brings in within `owed_max`.
     pub fn room_in_debt(&self, owed_max: Duration, now: Timestamp) -> i64 {
+        self.above_debt(owed_max, now).max(0)
+    }
+
+    /// Returns the amount, in millionths of a request unit, by which the bucket owes less than its rate brings in
+    /// within `owed_max`; below 0 if it owes more.
+    pub fn above_debt(&self, owed_max: Duration, now: Timestamp) -> i64 {
         let most = signed(self.capacity.comes_in(owed_max));
-        self.slice.balance(self.capacity, now).saturating_add(most).max(0)
+        self.slice.balance(self.capacity, now).saturating_add(most)
     }
 }
 
