@@ -165,7 +165,7 @@ pub enum Touched<'a> {
 }
 
 impl Touches {
-    /// A request that does not concern the cache of hot keys ([`Touched::Nothing`]).
+    /// A request that does not concern the cache of hot keys (a read, for instance, that bypasses it).
     pub const NOTHING: Self = Self { start: 0, length: 0 };
     /// A request for several keys with one home core (the core through which a key's requests pass).
     pub const KEYS: Self = Self { start: 1, length: 0 };
