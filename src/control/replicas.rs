@@ -12,8 +12,8 @@ use crate::shard::ReaderFigures;
 use crate::values::Timestamp;
 use crate::values::limits::REPLICA_LAG_MAX;
 
-/// Replication state of a cluster's replicas, as last reported, from which the page `/cluster` and the
-/// metrics are made.
+/// Facts about the replicas of a cluster for the page `/cluster` and the metrics of replicas: whether reads may go to
+/// replicas, and the replication state of each replica by what the nodes reported last.
 #[derive(Clone, Debug, Default)]
 pub struct ReplicaFacts {
     /// True if the store is a cluster, and reads from replicas are not switched off.

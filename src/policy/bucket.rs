@@ -42,8 +42,8 @@ impl Bucket {
         self.level.saturating_add(signed(came_in).min(room))
     }
 
-    /// Returns the amount in the bucket, in millionths of a request unit, as of the last refill; below zero it
-    /// is owed.
+    /// Returns the amount in the bucket, in millionths of a request unit, without the income since the last refill. A
+    /// negative amount is a debt.
     pub const fn level(&self) -> i64 {
         self.level
     }

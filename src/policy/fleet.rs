@@ -114,8 +114,8 @@ struct Scope {
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     tick: u64,
-    /// Number of replies of the fleet's store (Redis server with the counters of shared quotas) since the
-    /// host's tick last changed.
+    /// Number of consecutive replies of the fleet's store (Redis server with the counters of shared quotas) in which
+    /// the other host's tick has not changed.
     missed: u32,
 }
 

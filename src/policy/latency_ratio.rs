@@ -149,7 +149,7 @@ pub struct LatencyRatio {
     ticked_at: Timestamp,
     /// Nanoseconds of the present slice (250 ms) that have passed.
     passed: u64,
-    /// Means of the number of requests in flight at the backend, over short and long times.
+    /// Means of the number of this core's requests in flight at the backend: over a second, and over a minute.
     in_flight: InFlight,
     /// True if requests waited for room in the window (limit on requests in flight) in the present slice (250
     /// ms).

@@ -222,9 +222,9 @@ impl Weights {
         Price::new(per_kib(bytes_in, self.kib_in).saturating_add(per_kib(bytes_out, self.kib_out)))
     }
 
-    /// Returns the price of a request that is answered from memory, without a store. `bytes_out` is the size
-    /// of its reply in bytes, and `values` the number of values in it, each of which has to be found; the first
-    /// is in the price of any such request.
+    /// Returns the price of a request that is answered from memory, or with the reply to another request. `bytes_out`
+    /// is the size of its reply in bytes, and `values` the number of values that were looked up for it: above 1 only if
+    /// the request names several keys. The first look-up is included in the price of any such request.
     #[inline]
     pub const fn cached(&self, bytes_out: u64, values: u64) -> Price {
         let others = values.saturating_sub(1).saturating_mul(self.row);

@@ -132,7 +132,8 @@ pub struct Yielding {
     /// Number of this core's expensive requests in flight when the cap was last cut; infinite before the
     /// first cut.
     too_many: f64,
-    /// Time until which the cap on expensive requests stays at most 80 % of `too_many`.
+    /// Time until which the cap on expensive requests does not grow above 80 % of the number of them that this core had
+    /// in flight at the last cut (`too_many`).
     holds_until: Timestamp,
     /// Time for which the cap on expensive requests stays at most 80 % of `too_many` after a cut: 10 s, doubled
     /// (up to 60 s) by a cut that came once the cap had grown beyond that, and 10 s anew once more than twice

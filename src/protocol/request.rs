@@ -218,9 +218,9 @@ impl RequestDecoder {
         self.awaited.saturating_sub(self.held_bytes())
     }
 
-    /// Lends the buffer of bytes that were received and kept, with capacity for those that are missing of the
-    /// argument being received. No other bytes may be passed in until it is taken back. `None` if no bytes
-    /// are known to be missing.
+    /// Lends the buffer of received bytes, so that the caller can receive the rest of the current argument into it. The
+    /// buffer has capacity for the missing bytes, but for at most 16 times as many as were received. No other bytes may
+    /// be passed in until [`Self::take_back`]. `None` if no bytes are held or none are known to be missing.
     pub fn lend(&mut self) -> Option<Room> {
         self.compact();
         let missing = self.missing();
@@ -837,8 +837,9 @@ mod tests {
         assert_eq!(decoder.missing(), 1_000_002);
     }
 
-    /// Decodes chunks as `decode_all` does, but lends the decoder's buffer for the rest of a large value
-    /// wherever the decoder allows it. An error if they are no requests, or one beyond `limits`.
+    /// Decodes chunks as `decode_all` does, but appends the rest of an argument of which a part has come to the buffer
+    /// that the decoder lends, wherever it lends one. Returns an error if the bytes are not requests, or if a request
+    /// exceeds `limits`.
     fn decode_lending(chunks: &[&[u8]], limits: &RequestLimits) -> Result<Vec<Vec<Vec<u8>>>, ProtocolError> {
         let mut decoder = RequestDecoder::default();
         let mut seen = Vec::new();

@@ -175,8 +175,8 @@ struct Inquiry {
     at: usize,
     spot: Spot,
     credentials: Option<Credentials>,
-    /// True if the store is asked for all its commands, not only for their number: weir has not learned them,
-    /// or their number has changed.
+    /// True if the store is also asked for all its commands: weir has not learned them from it yet, their number has
+    /// changed since, or the store does not report their number.
     with_commands: bool,
 }
 

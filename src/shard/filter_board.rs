@@ -123,7 +123,8 @@ impl FilterPlace {
         self.places as usize
     }
 
-    /// Changes the tenant that the places count to, because new quotas give the tenant another id (`to`).
+    /// Moves the filter's places (units of the limit on filters at stores) to the count of the tenant's new id (`to`),
+    /// which new quotas have given it.
     pub fn change_tenant(&self, to: TenantId) {
         let from = TenantId(self.tenant.swap(to.0, Ordering::Relaxed));
         let [of_former, _] = self.board.numbers(from, self.kind);

@@ -371,9 +371,9 @@ fn overloaded(out: &mut Vec<u8>, reason: &str, backend: &str, retry_after: Durat
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a `-THROTTLED` reply that names the scope of the quota, the tenant and the user, the quota's limit
-/// and what remains of it, and the time after which to retry. During a flood most replies are of this kind, so
-/// it avoids the formatting machinery, which is slower.
+/// Appends a `-THROTTLED` reply that names the scope, the tenant (for a hot key, the key) and, if the quota is a
+/// user's, the user; the limit and what remains of it; and the time after which to retry. During a flood most replies
+/// are of this kind, so it avoids `core::fmt`, which is slower.
 fn throttled(
     out: &mut Vec<u8>,
     [scope, tenant]: [&str; 2],

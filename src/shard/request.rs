@@ -395,9 +395,9 @@ impl Nature {
     /// The class by which every transaction is priced, whatever its requests are.
     pub const TRANSACTION_CLASS: Class = Class::Multi;
 
-    /// Returns which keys count as touched by a request that is sent from the core that has its client instead
-    /// of the key's home: none for a read, which bypasses the kept replies (those held in memory) of hot keys;
-    /// unknown ones for any other request, which may change hot keys.
+    /// Returns which keys count as touched by a request that is sent from its client's core, not from the home of its
+    /// keys (the core through which a key's requests pass): none for a read, which bypasses the kept replies (those
+    /// held in memory) of hot keys; unknown ones for any other request, because most of them may change hot keys.
     pub const fn touches(self) -> Touches {
         match self.effect() {
             Effect::Read => Touches::NOTHING,

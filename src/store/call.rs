@@ -178,7 +178,9 @@ impl Tally {
         }
     }
 
-    /// Resets the counters that INFO shows (CONFIG RESETSTAT): later figures show the growth since now.
+    /// Resets statistics for CONFIG RESETSTAT: INFO then shows commands, errors, expired keys, hits and misses since
+    /// this call, and statistics by command and by error code start again. Counts of requests refused for memory or
+    /// cost, and of dropped events, stay.
     pub(super) fn reset(&mut self, keyspace: &Keyspace) {
         self.reset = self.counters(keyspace);
         self.stats.reset();

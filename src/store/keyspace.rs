@@ -136,8 +136,8 @@ impl Database {
     }
 }
 
-/// All keys of an engine in all its databases, their memory and expiries, and the connections that are told of
-/// their changes.
+/// All keys of an engine in all its databases, with the memory that they take, the connections that watch, wait for or
+/// track keys, and the keyspace events that are still to be published.
 pub(super) struct Keyspace {
     databases: Vec<Database>,
     /// The number of the selected database, on which operations work that name no other.

@@ -135,8 +135,8 @@ enum Kind {
     RadiusByMember,
 }
 
-/// The permission of a geographic search to store its result under a key by the option STORE or STOREDIST:
-/// GEORADIUS may, its `_RO` variant may not.
+/// The permission of a geographic search to store its result under a key that the option STORE or STOREDIST names. Only
+/// GEORADIUS and GEORADIUSBYMEMBER have it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Storing {
     Allowed,

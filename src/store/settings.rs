@@ -200,7 +200,8 @@ fn shares_text(shares: &[f64]) -> String {
     shares.iter().map(f64::to_string).collect::<Vec<_>>().join(" ")
 }
 
-/// The values of all settings: as texts for CONFIG GET, and parsed where the store reads them.
+/// The values of settings for CONFIG GET and CONFIG SET: the text of each, and parsed values of those that the store
+/// reads here. Other parts of the store keep the values of a few ([`Kind::Own`]).
 #[derive(Debug)]
 pub(super) struct Settings {
     /// The text of each setting; the index is the position of its row in the table of settings. `None` for a

@@ -158,8 +158,9 @@ impl Part {
     }
 }
 
-/// Report of one core to the control executor, which divides buckets among cores, about one token bucket:
-/// amounts since its last report, in millionths of a request unit.
+/// Report of one core about one token bucket to the control executor, which divides buckets among cores: the amount
+/// spent since the last report, those asked for and wanted in the last periods (10 ms by default), and those owed,
+/// needed and returned now, in millionths of a request unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The bucket that the report is about.

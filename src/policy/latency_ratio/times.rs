@@ -125,8 +125,8 @@ pub(super) struct Judged {
     /// 95th percentile of latency in the last second, or in up to ten seconds until there are 100 samples, in
     /// microseconds.
     pub short: f64,
-    /// Lower bound of the 95th percentile of latency in the last second (or up to ten), two standard
-    /// deviations below the measured one, in microseconds.
+    /// Lower confidence bound of `short` (the 95th percentile of latency in the last second, or in up to ten), two
+    /// standard deviations of its sampling error below it, in microseconds.
     pub surely: f64,
     /// Lower bound of the 95th percentile of latency in the last ten seconds, two standard deviations below
     /// the measured one, in microseconds.

@@ -128,8 +128,8 @@ pub enum Step {
     /// The response is known already, as with `Told`, and refuses a request of an identified client: the shard
     /// charges the client for the request's bytes.
     Refused {
-        /// The response, which the shard passes in again as a RESP bulk string when all earlier replies have
-        /// been passed in, to keep the order of responses.
+        /// The response. The shard queues it, as a RESP bulk string, behind the replies that the client is still owed,
+        /// and passes it to [`Conversation::hear`] in its turn, so that responses keep the order of requests.
         response: Vec<u8>,
         /// Number of bytes of the request that were received.
         bytes: usize,

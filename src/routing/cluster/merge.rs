@@ -99,8 +99,8 @@ pub struct Cluster {
     /// For each slot, the config epoch with which its owner in force claims it; a claim (a view in which
     /// another node owns the slot) with a higher epoch replaces it.
     epochs: Box<[Epoch]>,
-    /// Number of nodes that were ever known, from which the serial numbers (generations) of new ones are
-    /// made.
+    /// Serial number (generation) of the next node that is added to the map. A node that comes back after it was
+    /// missing from the map gets a new one.
     generations: u32,
 }
 

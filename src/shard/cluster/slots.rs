@@ -46,8 +46,9 @@ use crate::values::limits::{REFUSAL_KEPT_BYTES_MAX, SLOT_HELD_MAX, SLOTS};
 use crate::values::time::Now;
 use crate::values::{BackendId, ConnectionId, Timestamp};
 
-/// Maximum number of redirects that one request follows, counted with the loss of its connection; after that it is
-/// refused. Counted from 0 again each time a node makes it wait (TRYAGAIN, CLUSTERDOWN).
+/// Maximum number of times that one request is sent again because of a redirect, where the loss of its connection
+/// counts as one; at a further redirect it is refused. The count begins again at 0 when a node makes the request wait
+/// (TRYAGAIN, CLUSTERDOWN).
 const HOPS_MAX: u8 = 6;
 /// The time without any bytes after which a node that owes a reply is suspected to be gone.
 const SILENT: Duration = Duration::from_millis(500);

@@ -21,8 +21,10 @@ use crate::values::{ShardId, Tier, Timestamp};
 #[derive(Debug)]
 pub struct Flight {
     generation: u32,
-    /// The tier (importance), route and tenant that the fetch (shared read of a hot key) is sent with, taken from the
-    /// request that began it. The fetch has no deadline of its own.
+    /// Tenant, route and tier (importance) of the fetch (shared read of a hot key): those of the request that began it
+    /// or, if none did because it renews a reply, the fetch before it; when it is sent again, those of a read that
+    /// still waits. The fetch goes to no replica and has no deadline. While reads wait, it is sent with the tier of the
+    /// most important one ([`Flight::tier`]).
     pub envelope: Envelope,
     pub hot: HotId,
     pub frame: Vec<u8>,

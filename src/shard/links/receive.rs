@@ -107,7 +107,8 @@ impl Links {
         Some(partial)
     }
 
-    /// Takes the bytes kept of a reply that is not complete, so that the caller can reuse the buffer.
+    /// Takes the bytes that were kept of the reply being received: all of it before the part that came last, or none if
+    /// it was dropped as too long. The caller uses them, or gives the buffer back to the pool.
     pub fn take_partial(&mut self, connection: ConnectionId) -> Vec<u8> {
         std::mem::take(&mut self.connections[connection.0 as usize].partial)
     }

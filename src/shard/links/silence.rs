@@ -37,8 +37,9 @@ impl Link {
         self.pending.iter().map(due).min()
     }
 
-    /// True if an unanswered read has waited in silence for too long. `late` is the delay of this core
-    /// itself, for which the replica is not blamed.
+    /// True if the replica owes a read and has sent nothing for too long: for half of the time from the read's sending
+    /// to its deadline, but at least 10 ms and at most 100 ms. `late`, the delay of this core itself, is added to that
+    /// time.
     pub fn is_silent(&self, late: Duration, now: Timestamp) -> bool {
         self.silent_at().is_some_and(|at| at.after(late) <= now)
     }

@@ -118,8 +118,9 @@ pub struct Bulkhead {
     /// True while requests wait or the backend is stalled (sends nothing although requests are in flight), so
     /// that the bulkhead (window and queue) is handled at the end of each turn (pass of the shard's loop).
     is_listed: bool,
-    /// Number of requests in flight through this bulkhead (window and queue) by tenant, by which a tenant's part of the
-    /// window is limited while several wait. Kept only while `is_listed` is true, else empty.
+    /// Number of each tenant's requests in flight through this bulkhead (window and queue), without those in the queue.
+    /// While several tenants wait in a tier (importance), one that has half of the window in flight is given no more.
+    /// Counted only while `is_listed` is true, else empty.
     tenants: IdMap<TenantId, u32>,
 }
 

@@ -622,7 +622,8 @@ impl Shard {
     /// Returns the backend whose shedding level decides about a request: the one that it, or its transaction at
     /// `EXEC`, goes to. None for several.
     fn backend_asked(&mut self, id: ClientId, destination: Destination) -> Option<BackendId> {
-        if destination != Destination::Weir(LocalCommand::Exec) {
+        // A comparison by `==` here would keep the one in `carry_out` from being inlined there.
+        if !matches!(destination, Destination::Weir(LocalCommand::Exec)) {
             return destination.backend();
         }
         let place = self.clients.client(id).transaction().and_then(|transaction| transaction.place());
@@ -704,10 +705,10 @@ impl Shard {
         }
     }
 
-    /// Sends a request to its store from this core: the home of its key (all requests for a key pass through
-    /// its home), or the core of its client if the request has no home. Requests for hot keys may be answered
-    /// from memory, or wait for a fetch. With `requests` above 1 the message is a transaction, or has commands
-    /// such as `PTTL` before a request; only the last reply counts.
+    /// Sends a request to its store from this core: the home of its key (the core through which a key's requests pass),
+    /// or the core of its client for a request that goes through no home, such as a transaction or `SCAN`. A request
+    /// for a hot key may instead be answered from memory, wait for a fetch (shared read), or be refused. `requests` is
+    /// above 1 only for a transaction, of which the last reply counts.
     #[expect(clippy::inline_always, reason = "every request, see above")]
     #[inline(always)]
     pub(super) fn send_from_here(

@@ -386,7 +386,8 @@ impl Shard {
         self.refuse_with_bytes(id, text.as_bytes());
     }
 
-    /// Answers like [`Self::refuse_in_transaction`], with a text that may be no UTF-8, because it quotes the client.
+    /// Answers the client's request that is being handled with the error `text`, which has no `-` and need not be
+    /// UTF-8, because it may quote the client. If the client is in a transaction, its `EXEC` will fail.
     fn refuse_with_bytes(&mut self, id: ClientId, text: &[u8]) {
         if let Some(client) = self.clients.find(id) {
             client.poison_transaction();

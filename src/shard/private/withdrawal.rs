@@ -95,10 +95,11 @@ impl PrivateLinks {
         false
     }
 
-    /// Asks the store to end the blocking command on a private link (unshared connection to a store), and
-    /// marks the command's reply as withheld ([`Waiting::is_withheld`](super::Waiting::is_withheld)): the
-    /// client does not get a reply which shows that the command has waited in vain. Returns whether the store
-    /// was asked.
+    /// Asks the store to end the blocking command on a private link (unshared connection to a store), so that the
+    /// client can move to another process or be closed. If the store is asked, a reply which shows that the command has
+    /// waited in vain, that its slot has moved, or that other stores are still to be asked (`WAIT`) is kept from the
+    /// client; any other reply reaches it ([`Waiting::is_withheld`](super::Waiting::is_withheld)). Returns whether the
+    /// store was asked, now or before.
     pub fn withhold(&mut self, env: &mut Env, id: PrivateId, now: Now) -> Withholding {
         let Some(link) = self.peek(id) else { return Withholding::Never };
         let Some(waiting) = link.in_flight.as_ref().and_then(|request| request.waiting()) else {

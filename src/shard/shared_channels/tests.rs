@@ -157,7 +157,8 @@ impl Core {
     }
 }
 
-/// A home core, cores with subscribers, and stores; messages between them are delivered step by step.
+/// The shared channels under test on their home core (which subscribes at the stores for all cores), and models of the
+/// cores with subscribers and of the stores; messages between them are delivered step by step.
 struct World {
     home: SharedChannels,
     cores: Vec<Core>,

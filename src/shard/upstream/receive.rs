@@ -163,8 +163,10 @@ impl Upstream {
                         return self.links.swallow(env, connection);
                     }
                 }
-                let outcome =
-                    ran.unwrap_or_else(|| self.measured(env, connection, &request, scanned, end, now));
+                let outcome = match ran {
+                    Some(outcome) => outcome,
+                    None => self.measured(env, connection, &request, scanned, end, now),
+                };
                 if request.is_abandoned {
                     return self.drop_reply(env, connection, (&request, kind, outcome), end, replies, now);
                 }
@@ -264,7 +266,7 @@ impl Upstream {
     /// Records the time that a cluster's node took for its error reply to a script, before it is known whether the
     /// client gets the reply: a script may return any error once it has run, and costs what it did then. Returns the
     /// measurements, as [`Self::measured`] does; None, with nothing recorded, for any other reply.
-    #[inline(never)]
+    #[cold]
     fn measured_if_script(
         &mut self,
         env: &mut Env,
@@ -274,7 +276,7 @@ impl Upstream {
         now: Now,
     ) -> Option<Outcome> {
         let is_scripts_word = scanned.kind == b'-' && request.envelope.nature.class == Class::Script;
-        is_scripts_word.then(|| self.measured(env, connection, request, scanned, end, now))
+        if is_scripts_word { Some(self.measured(env, connection, request, scanned, end, now)) } else { None }
     }
 
     /// Passes on one complete reply of a backend. `to` is the address of the reply, `outcome` its measurements, and

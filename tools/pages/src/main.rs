@@ -11,7 +11,8 @@ use clap::{Arg, Parser};
 use clap_complete::Shell;
 use weir::config::Flags;
 
-/// Writes weir's man pages and shell completions, or the tables of flags of a page, made from its flags.
+/// Writes weir's man pages and shell completions, or the tables of flags in a page of its documentation, from the
+/// definitions of its flags.
 #[derive(Parser)]
 #[command(name = "weir-pages", version)]
 struct PagesFlags {

@@ -217,8 +217,8 @@ impl Client {
         self.leave(step, over, history)
     }
 
-    /// Returns the bytes of the next request of a client in a world under overload. `step` is the number of
-    /// the present event of the simulation.
+    /// Returns the bytes of the next GET or SET of a client in a world under overload; a `QOS SET` with the client's
+    /// tier and deadline precedes the first one. `step` is the number of the simulation's present event.
     fn send_one(&mut self, step: u64, now: Timestamp, history: &mut History) -> Vec<u8> {
         let mut burst = Burst::default();
         if let Some(Work { load, tier, sent_at, .. }) = &mut self.work {

@@ -25,8 +25,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Returns the cost of one request in microseconds of the server's time: the median over all rounds,
-    /// since other work of the machine makes some rounds dearer.
+    /// Returns the cost of one request in microseconds of the server's time (CPU time or that of `INFO commandstats`,
+    /// as `--cost` says): the median over all rounds, since other work of the machine inflates some rounds.
     pub fn cost_us(&self) -> f64 {
         median(&mut self.rounds_us.clone())
     }

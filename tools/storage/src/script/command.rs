@@ -74,8 +74,8 @@ impl Director {
         arguments.name().eq_ignore_ascii_case(NAME)
     }
 
-    /// Carries out a `STORAGE` command (which changes the script or reads figures) and appends its reply or
-    /// error to `out`. Returns the effect on connections.
+    /// Carries out a `STORAGE` command (which changes the store's behaviour, or reads or resets its statistics) and
+    /// appends its reply or error to `out`. Returns whether the store must close its connections.
     pub(crate) fn command(
         &mut self,
         arguments: &Arguments<'_>,
