@@ -248,6 +248,7 @@ mod tests {
     use crate::values::{ShardId, UNIT};
 
     const CAPACITY: Capacity = Capacity::new(1, UNIT);
+    const RHYTHM: Rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };
 
     /// Returns the part of a core's report which says that the user with this bucket asked for one request
     /// unit and spent it.
@@ -274,8 +275,7 @@ mod tests {
 
     #[test]
     fn pools_of_users_who_are_not_heard_of_again_are_forgotten() {
-        let rhythm = Rhythm { period: Duration::from_millis(10), lease: Duration::from_millis(50) };
-        let mut pools = Reconciliation::new(rhythm);
+        let mut pools = Reconciliation::new(RHYTHM);
         tell(&mut pools, (0..1_000).map(spent_one).collect(), 0);
         tell(&mut pools, (1_000..2_000).map(spent_one).collect(), 500);
         assert_eq!(pools.pools(), 2_000, "nobody's bucket is full again");
@@ -285,10 +285,7 @@ mod tests {
 
     #[test]
     fn a_user_whose_pool_was_dropped_in_between_is_named_once() {
-        let mut pools = Reconciliation::new(Rhythm {
-            period: Duration::from_millis(10),
-            lease: Duration::from_millis(50),
-        });
+        let mut pools = Reconciliation::new(RHYTHM);
         pools.share_users(UserTerms {
             part: Part::of_billionths(500_000_000),
             floor: Part::of_billionths(50_000_000),

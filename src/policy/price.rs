@@ -264,8 +264,8 @@ impl Weights {
             0 => 0,
             excess => self.slowness(excess).min(rest.max(floor).saturating_mul(SLOWNESS_SHARE_MAX)),
         };
-        let busy = measured.busy_micros.saturating_mul(self.busy_ms) / 1_000;
-        let busy = busy.saturating_add(quote.surcharge());
+        let busy =
+            (measured.busy_micros.saturating_mul(self.busy_ms) / 1_000).saturating_add(quote.surcharge());
         let to_floor = floor.max(busy).saturating_sub(rest.saturating_add(slowness));
         Breakdown { base: 0, bytes_in: 0, bytes_out, rows, keys, slowness, to_floor }
     }

@@ -123,8 +123,8 @@ pub enum Refusal<'a> {
         stage: Stage,
         /// Time that the request had waited in that stage: since its arrival, or since it was queued or sent.
         waited: Duration,
-        /// True if the request was a write, or another one that is no read, and had been sent, so that it may be carried
-        /// out.
+        /// True if the request was a write, or another one that is no read, and had been sent, so that it may be
+        /// carried out.
         may_have_happened: bool,
     },
 }

@@ -82,24 +82,22 @@ mod tests {
     use crate::shard::outcome::Outcome;
     use crate::values::{Price, TenantId, UNIT};
 
+    /// Returns the final cost of a request for which `taken` was taken, and to which these outcomes of its parts came.
+    fn billed(taken: Price, parts: &[Outcome]) -> Bill {
+        let payer = Payer::new(TenantId(0), None, 0);
+        let charge =
+            Charge { taken, quote: Quote::default(), payer, class: Class::Multi, is_unrefused: false };
+        let mut settlement = Settlement::default();
+        parts.iter().for_each(|part| settlement.add(*part));
+        settlement.bill(&charge, &Weights::default())
+    }
+
     #[test]
     fn what_weir_knew_beside_what_stores_did_makes_nothing_cheaper_than_that() {
         let weights = Weights::default();
-        let payer = Payer::new(TenantId(0), None, 0);
-        let charge = Charge {
-            taken: Price::ZERO,
-            quote: Quote::default(),
-            payer,
-            class: Class::Multi,
-            is_unrefused: false,
-        };
         let served = Outcome::served((10, 1), (0, 0), 0);
         let cached = Outcome::cached(10);
-        let billed = |parts: &[Outcome]| {
-            let mut settlement = Settlement::default();
-            parts.iter().for_each(|part| settlement.add(*part));
-            settlement.bill(&charge, &weights)
-        };
+        let billed = |parts: &[Outcome]| billed(Price::ZERO, parts);
         let all = billed(&[served, served]);
         assert_ne!(all, billed(&[served]), "bytes have their price");
         assert_eq!([billed(&[served, cached]), billed(&[cached, served])], [all; 2]);
@@ -112,28 +110,16 @@ mod tests {
 
     #[test]
     fn work_that_does_not_show_costs_what_it_took_also_if_more_was_taken_at_first() {
-        let weights = Weights::default();
-        let charge = Charge {
-            taken: Price::new(1_000 * UNIT),
-            quote: Quote::default(),
-            payer: Payer::new(TenantId(0), None, 0),
-            class: Class::Script,
-            is_unrefused: false,
-        };
-        let bill_of = |parts: &[Outcome]| {
-            let mut settlement = Settlement::default();
-            parts.iter().for_each(|part| settlement.add(*part));
-            settlement.bill(&charge, &weights)
-        };
+        let taken = Price::new(1_000 * UNIT);
         let due_of = |bill: Bill| match bill {
             Bill::Cost { due, .. } => due,
             other => panic!("{other:?}"),
         };
         let brief = Outcome::served((10, 1), (5_000, 0), 5_000);
-        assert!(due_of(bill_of(&[brief])) < charge.taken);
+        assert!(due_of(billed(taken, &[brief])) < taken);
         assert_eq!(
-            due_of(bill_of(&[brief, Outcome::Lost])),
-            charge.taken,
+            due_of(billed(taken, &[brief, Outcome::Lost])),
+            taken,
             "a lost part may have cost anything"
         );
     }

@@ -175,7 +175,7 @@ impl ClientStage {
         client.no_evict = session.no_evict;
         client.set_replies(session.replies);
         client.logins_failed = session.logins_failed;
-        // It may have written to any backend.
+        // In the other process the client may have written to any backend.
         client.note_write(Nature::of(None), None);
         let number = client.number;
         let stranger = client.identity.tenant.filter(|_| session.tenant.is_none());

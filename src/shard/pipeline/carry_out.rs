@@ -368,24 +368,21 @@ impl Shard {
             self.is_paid |= is_priced;
             return Ok(if is_priced { self.charge_afterwards(id, command, arguments) } else { None });
         }
-        let client = self.clients.client(id);
         let asked: Option<(Asked, Class)> = match local {
             // A transaction is charged whole, because one that was throttled half way would not be atomic.
-            LocalCommand::Exec => client
-                .transaction()
-                .and_then(|transaction| transaction.asked())
-                .map(|asked| (asked, Nature::TRANSACTION_CLASS)),
+            LocalCommand::Exec => self.asked_by_transaction(id),
             _ if local.is_priced(arguments) => Some((asked(command, arguments), Nature::of(command).class)),
             _ => None,
         };
-        let Some(payer) = client.payer() else { return Ok(None) };
+        let client = self.clients.client(id);
+        let (tier, Some(payer)) = (client.identity().tier, client.payer()) else { return Ok(None) };
         let Some((asked, class)) = asked else {
             return self.admit_bytes(id, payer, local, arguments, now).map(|()| None);
         };
-        let backend = self.backend_asked(id, Destination::Weir(local));
         let percent = match local {
             LocalCommand::Exec => {
-                self.env.backend_levels.percent(backend, self.clients.client(id).identity().tier)
+                let backend = self.backend_asked(id, Destination::Weir(local));
+                self.env.backend_levels.percent(backend, tier)
             }
             // No store is asked, so none is strained by it.
             _ => USUAL_PERCENT,
@@ -600,23 +597,26 @@ impl Shard {
         let is_held_back =
             self.reaches_stores(id, destination) && self.env.backend_levels.refuses(backend, tier);
         if is_held_back {
-            let client = self.clients.client(id);
-            if let Some(payer) = client.payer() {
+            if let Some(payer) = self.clients.client(id).payer() {
                 let transaction = match destination {
-                    Destination::Weir(LocalCommand::Exec) => {
-                        client.transaction().and_then(|whole| whole.asked())
-                    }
+                    Destination::Weir(LocalCommand::Exec) => self.asked_by_transaction(id),
                     _ => None,
                 };
-                let alone = || (asked(command, arguments), Nature::of(command).class);
                 let (asked, class) =
-                    transaction.map_or_else(alone, |asked| (asked, Nature::TRANSACTION_CLASS));
+                    transaction.unwrap_or_else(|| (asked(command, arguments), Nature::of(command).class));
                 self.admission.meter_shed(payer, (&asked, class), now);
             }
             let strained = backend.unwrap_or_else(|| self.env.backend_levels.worst());
             self.answer_not_sent(id, strained, NotSent::Strained);
         }
         is_held_back
+    }
+
+    /// Returns the facts about the cost of a client's whole transaction, and its class; None if it has no price, or if
+    /// the client is in no transaction.
+    fn asked_by_transaction(&mut self, id: ClientId) -> Option<(Asked, Class)> {
+        let asked = self.clients.client(id).transaction()?.asked()?;
+        Some((asked, Nature::TRANSACTION_CLASS))
     }
 
     /// Returns the backend whose shedding level decides about a request: the one that it, or its transaction at

@@ -715,9 +715,7 @@ impl Shard {
                 self.env.counters.add(Counter::WatchesBroken, 1);
             } else {
                 let backend = self.private.backend_of(link).unwrap_or(BackendId(0));
-                let (_, refusal) = NotSent::Redirects.refusal(self.env.backend_name(backend));
-                refusal.encode(&mut text);
-                self.env.counters.add(Counter::RefusedUnavailable, 1);
+                text = self.refusal_by(backend, NotSent::Redirects);
             }
             return text;
         }
@@ -725,6 +723,15 @@ impl Shard {
         let abort = step_error
             .and_then(|error| reasoned_abort(&reply, &error[..error.len().min(STEP_ERROR_BYTES_MAX)]));
         abort.unwrap_or(reply)
+    }
+
+    /// Returns the error reply to a request that is not carried out at `backend` for the reason `why`, and counts it.
+    fn refusal_by(&mut self, backend: BackendId, why: NotSent) -> Vec<u8> {
+        let mut error = Vec::new();
+        let (counter, refusal) = why.refusal(self.env.backend_name(backend));
+        refusal.encode(&mut error);
+        self.env.counters.add(counter, 1);
+        error
     }
 
     /// Ends a request's share in its store's quiet time (in which the store answers nothing, since requests in flight
@@ -1045,11 +1052,7 @@ impl Shard {
             }
             return None;
         };
-        let mut error = Vec::new();
-        let (counter, refusal) = NotSent::Links.refusal(self.env.backend_name(store));
-        refusal.encode(&mut error);
-        self.env.counters.add(counter, 1);
-        Some((request, error))
+        Some((request, self.refusal_by(store, NotSent::Links)))
     }
 
     /// Sends a blocking command, which was sent over `link` before, to another store, over a link that is lent for

@@ -209,9 +209,9 @@ impl Accounts {
     }
 
     /// Returns the quota of a payer (account that is charged) that is too deep in debt to pay a request that is never
-    /// refused, and the time until it can pay: of several, the one that takes longest. None if all quotas can. `cost` is the request's
-    /// price; the debt may grow up to this core's part of `OWED_MAX`. Creates the account of the payer's user
-    /// if it is new.
+    /// refused, and the time until it can pay: of several, the one that takes longest. None if all quotas can. `cost`
+    /// is the request's price; the debt may grow up to this core's part of `OWED_MAX`. Creates the account of the
+    /// payer's user if it is new.
     pub fn overdrawn(&mut self, payer: Payer, cost: Price, now: Timestamp) -> Option<(Scope, Duration)> {
         let owed_max = self.owed_max_here();
         let waits = payer.scopes().filter_map(|scope| {
