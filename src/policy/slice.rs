@@ -394,7 +394,7 @@ impl Slice {
     /// Returns the shortest time until the bucket could hold `cost` (at most its burst), if no other core
     /// took any.
     fn earliest(&self, cost: Price, capacity: Capacity, now: Timestamp) -> Duration {
-        let there = self.level.saturating_add(self.allowance.max(0));
+        let there = self.level.saturating_add(self.allowance);
         let missing = signed(cost.micro().min(capacity.burst)).saturating_sub(there).max(0);
         let moment = self.heard_at.after(Duration::from_micros(capacity.micros_for(missing as u64)));
         moment.since(now)
@@ -501,6 +501,13 @@ mod tests {
         let mut slice = told(8 * UNIT, Some(14 * UNIT));
         assert_eq!(check(&mut slice, 14 * UNIT, 100), Verdict::Refused(Duration::from_millis(600)));
         assert_eq!(check(&mut slice, 7 * UNIT, 100), Verdict::Ask);
+    }
+
+    #[test]
+    fn the_time_to_wait_counts_what_this_core_owes() {
+        let mut slice = told(8 * UNIT, Some(UNIT));
+        slice.book(9 * UNIT as i64);
+        assert_eq!(check(&mut slice, UNIT, 100), Verdict::Refused(Duration::from_millis(200)));
     }
 
     #[test]
