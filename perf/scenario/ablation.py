@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 
 from . import report
+from .parts import Scenario
 from .stage import Outcome
 
 FULL, AGAIN = "weir", "weir again"
@@ -45,6 +46,17 @@ def entry(outcome: Outcome) -> dict:
         "faults": outcome.faults,
         "notes": outcome.notes,
     }
+
+
+def put_runs(document: dict, scenario: Scenario, runs: dict[str, dict]) -> None:
+    """Puts runs, by the names of their variants, into the document in place of the scenario's earlier runs of the same variants."""
+    told = next((each for each in document["scenarios"] if each["name"] == scenario.name), None)
+    if told is None:
+        shown = scenario.figure.text if scenario.figure else "lines that pass"
+        told = {"name": scenario.name, "shows": scenario.shows, "figure": shown, "runs": []}
+        document["scenarios"].append(told)
+    kept = {run["variant"]: run for run in told["runs"]} | runs
+    told["runs"] = [kept[label] for label in document["variants"] if label in kept]
 
 
 def figure(outcome: Outcome) -> float | None:
@@ -93,6 +105,8 @@ def markdown(document: dict) -> str:
     rows = [Row(scenario) for scenario in document["scenarios"]]
     variants = document["variants"]
     lines = ["# Each layer switched off in turn", "", f"`{document['command']}` at {document['commit']}.", ""]
+    for anew in document.get("anew", []):
+        lines += [f"Measured anew: {', '.join(anew['variants'])}, with `{anew['command']}` at {anew['commit']}.", ""]
     if document["interrupted"]:
         lines += ["The run was interrupted: this is what it had by then.", ""]
     lines += [

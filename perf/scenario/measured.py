@@ -106,6 +106,9 @@ class Measured:
             for part in ("counts", "sends", "slow")
             if part in phases[0]
         }
+        rates = [phase.get("goodput_per_s") for phase in phases]
+        if None not in rates:
+            added["goodput_per_s"] = sum(rates)
         return {**added, "latency_ms": {}}, phases[0]["duration_s"]
 
     def _took(self, phase: str, group: str | None = None) -> tuple[float, float]:
@@ -172,9 +175,11 @@ class Measured:
         after = read(last)
         if after is None:
             raise NotMeasured("this weir's metrics page has no such figure")
-        # Counters count up, from the begin of the phase; what else there is, is as it was at the end.
-        before = (read(first) or 0.0) if measure.metric.endswith("_total") else 0.0
-        return Figure(after - before, Kind.COUNT, length)
+        if not measure.metric.endswith("_total"):
+            # A gauge is as it was at the end, however long the phase was.
+            return Figure(after, Kind.COUNT)
+        # Counters count up, from the begin of the phase.
+        return Figure(after - (read(first) or 0.0), Kind.COUNT, length)
 
     def _tenant(self, measure: Measure, rest: list[str]) -> Figure:
         labels = (("tenant", rest[0]), ("outcome", TENANT_OUTCOMES[measure.metric]))

@@ -28,6 +28,8 @@ POLL_SECONDS = 0.05
 STARTED = "weir-load: started"
 # The layers that --disable switches off one by one, those apart that only matter before a cluster or for writes past weir.
 LAYERS = ("rate", "shed", "queue", "window", "yields", "hot", "breaker")
+# How weir-load's complaints about its set-up begin.
+OF_SET_UP = ("set-up: ", "the set-up was not done ")
 # Names of the files that weir-load leaves.
 LOAD_JSON, LOAD_HTML, LOAD_TOML = "load.json", "report.html", "load.toml"
 AROUND_JSON, AROUND_TOML = "around.json", "around.toml"
@@ -55,7 +57,8 @@ class Outcome:
     snapshots: list[Snapshot] = field(default_factory=list)
     # Flags that this weir does not know.
     left_out: list[str] = field(default_factory=list)
-    # Events that were refused, and processes that ended early or with an error: the run was not the scenario's.
+    # Events and set-up commands that were refused, and processes that ended early or with an error: the run was not the
+    # scenario's.
     faults: list[str] = field(default_factory=list)
     # Whatever else is worth knowing.
     notes: list[str] = field(default_factory=list)
@@ -67,6 +70,11 @@ class Outcome:
     @property
     def passed(self) -> bool:
         return not self.interrupted and not self.faults and all(verdict.passed for verdict in self.verdicts)
+
+    def hear(self, complaints: list[str], label: str = "") -> None:
+        """Takes what weir-load complains of. Stores that the set-up has not filled are not those of the scenario."""
+        for text in complaints:
+            (self.faults if text.startswith(OF_SET_UP) else self.notes).append(label + text)
 
 
 class Interruption:
@@ -196,15 +204,22 @@ class Stage:
         if around and around.returncode:
             outcome.faults.append(f"weir-load past weir ended with {around.returncode}")
         outcome.faults += cast.ended()
-        if (folder / LOAD_JSON).exists():
-            load = json.loads((folder / LOAD_JSON).read_text())
-            if (folder / AROUND_JSON).exists():
-                load["groups"] += json.loads((folder / AROUND_JSON).read_text())["groups"]
-            elif around:
-                outcome.faults.append("weir-load past weir left no report")
-            outcome.notes += load["complaints"]
-            # A load that did not begin has shown nothing.
-            outcome.load = load if load["took_s"] > 0 else None
+        self._read_reports(folder, around is not None, outcome)
+
+    def _read_reports(self, folder: Path, went_around: bool, outcome: Outcome) -> None:
+        """Takes what weir-load reports, also that past weir if there was one."""
+        if not (folder / LOAD_JSON).exists():
+            return
+        load = json.loads((folder / LOAD_JSON).read_text())
+        outcome.hear(load["complaints"])
+        if (folder / AROUND_JSON).exists():
+            around = json.loads((folder / AROUND_JSON).read_text())
+            load["groups"] += around["groups"]
+            outcome.hear(around["complaints"], "past weir: ")
+        elif went_around:
+            outcome.faults.append("weir-load past weir left no report")
+        # A load that did not begin has shown nothing.
+        outcome.load = load if load["took_s"] > 0 else None
 
     def _go_around(self, cast: Cast, folder: Path) -> subprocess.Popen:
         """Starts the load that goes to the store itself."""

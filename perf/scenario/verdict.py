@@ -10,7 +10,9 @@ from .expression import Kind, Line, Measure, Value
 
 @dataclass(frozen=True)
 class Figure:
-    """What a measure came to. A count knows how long was counted, and how much was offered, where that has a meaning."""
+    """What a measure came to. A count knows how long was counted, and how much was offered, where that has a meaning: a
+    gauge and a maximum do not.
+    """
 
     number: float
     kind: Kind
@@ -73,8 +75,10 @@ def _reference(line: Line, found: Figure, look_up: Callable[[Measure], Figure]) 
     if isinstance(of, Value):
         return of.kind, of.number
     other = look_up(of)
-    # Two counts are compared per second: their phases may differ in length.
-    rate = Kind.COUNT in (found.kind, other.kind) and Kind.TIME not in (found.kind, other.kind)
+    kinds = {found.kind, other.kind}
+    # Two counts are compared per second, because their phases may differ in length, or as they are where one has none.
+    has_rate = kinds != {Kind.COUNT} or None not in (found.seconds, other.seconds)
+    rate = Kind.COUNT in kinds and Kind.TIME not in kinds and has_rate
     kind = line.bar.plus.kind if line.bar.plus else Kind.RATE if rate else found.kind
     reference = other.as_kind(kind)
     if reference is None:
@@ -90,5 +94,5 @@ def _lack(figure: Figure, kind: Kind) -> str:
     if figure.kind is Kind.COUNT and kind is Kind.SHARE:
         return "nothing was offered"
     if figure.kind is Kind.COUNT and kind is Kind.RATE:
-        return "no time went by"
+        return "a gauge or a maximum has no rate" if figure.seconds is None else "no time went by"
     return f"it is {figure.kind.value}, and its bar is {kind.value}"

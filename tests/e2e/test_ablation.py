@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +40,18 @@ def test_a_layer_matters_where_a_further_line_fails_or_the_figure_leaves_the_noi
     assert "* **no shed**: changed 1 of 1 scenarios." in told and "`flood`: 1 more of 2 lines fail" in told
     assert "* `flood`, no shed: `a.p99 <= 5ms` (7 ms); `b.p99 <= 5ms` (7 ms)" in told
     assert "| `flood` | `a.served(20ms)` | 98.0 % | 99.0 %, 1 of 2 fail | 90.0 % | **97.0 %, 2 of 2 fail** |" in told
+
+
+def test_a_variant_that_is_measured_anew_takes_the_place_of_its_earlier_run():
+    told = document(*USUAL, run("no rate", 40.0), run("no shed", 99.0))
+    told["anew"] = [{"variants": ["no rate"], "command": "perf/ablation --anew 'no rate'", "commit": "def"}]
+    flood, other = SimpleNamespace(name="flood", shows="", figure=None), SimpleNamespace(name="other", shows="", figure=None)
+    ablation.put_runs(told, flood, {"no rate": run("no rate", 97.0)})
+    ablation.put_runs(told, other, {"no shed": run("no shed", 3.0), "weir": run("weir", 4.0)})
+    runs = {scenario["name"]: [(each["variant"], each["figure"]) for each in scenario["runs"]] for scenario in told["scenarios"]}
+    assert runs["flood"] == [("weir", 98.0), ("weir again", 99.0), ("no rate", 97.0), ("no shed", 99.0)]
+    assert runs["other"] == [("weir", 4.0), ("no shed", 3.0)]
+    assert "Measured anew: no rate, with `perf/ablation --anew 'no rate'` at def.\n" in ablation.markdown(told)
 
 
 def test_a_layer_that_matters_nowhere_is_told():

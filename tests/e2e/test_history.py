@@ -104,6 +104,16 @@ def test_nothing_is_read_that_could_not_have_been(servers, stores: int, flags: l
 
 
 @pytest.mark.weir_only
+def test_a_write_whose_reply_is_too_large_was_carried_out(servers):
+    weir = weir_before(servers, servers.redis(), flags=["--max-reply-bytes", "1KiB"])
+    run = history(servers, weir.address, "--connections", "8", "--writes-per-mille", "500", "--closes-per-mille", "0")
+    # Few values are so large, and fewer are replies to writes.
+    run.go_on(15 * STRETCH)
+    clean(run)
+    assert sum(metrics.parse(weir.admin("/metrics")[1])["weir_backend_replies_oversized_total"].values()) > 0
+
+
+@pytest.mark.weir_only
 @pytest.mark.parametrize("forgets", [False, True], ids=["nothing is lost", "all is lost"])
 def test_a_store_dies_and_comes_back(servers, forgets: bool):
     stores = [servers.redis(*([] if forgets else ON_DISK)) for _ in range(3)]

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.placement import keys_by_backend
 from harness.ports import free_port
 from harness.processes import Server, Storage, binary
 from harness.waiting import until
@@ -421,6 +422,19 @@ def test_a_tenant_of_weir_is_let_in_throttled_and_told_when_not(servers, weir_cl
     report = run(address(weir), tmp_path, "--rate", "200", "--duration", "1s", "--tenant", "nobody", "--password", "x",
                  "--connect-timeout", "500ms", code=1)
     assert "group 'nobody' was not let in" in " ".join(report["complaints"])
+
+
+def test_an_array_with_errors_counts_as_the_first_of_them(servers, weir_class, tmp_path):
+    if weir_class.name != "weir":
+        pytest.skip("only weir has several stores")
+    weir = servers.weir(servers.redis(), servers.redis())
+    (_, (here, *_)), (store, (there, *_)) = keys_by_backend(weir, "key").items()
+    store.kill()
+    for key, is_served in ((here, True), (there, False)):
+        report = run(address(weir), tmp_path, "--rate", "200", "--duration", "1s", "--command", f"MGET {here} {key}")
+        counts = report["total"]["counts"]
+        assert counts["served"] == (200 if is_served else 0) and adds_up(counts), counts
+        assert counts["unavailable"] + counts["overloaded"] == (0 if is_served else 200), counts
 
 
 @pytest.mark.parametrize("flags, complaint", [

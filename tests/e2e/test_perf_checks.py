@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import json
 import signal
 import sys
 import threading
@@ -214,12 +215,50 @@ def test_the_bar_of_slots_that_are_away_is_judged(was_away: bool, heir_ms: float
     assert (perf_cluster().too_long_away(each) == []) == is_kept
 
 
+def test_counters_rise_by_what_may_have_happened_at_most():
+    refused = {"throttled": 1, "overloaded": 2, "deadline": 4, "unavailable": 800}
+    incr = {"counts": {**refused, "errors": 16, "timeouts": 32, "served": 64}, "sends": {"lost": 3, "may_have_happened": 7}}
+    too_often = perf_cluster().too_often
+    assert too_often(incr, 64) == too_often(incr, 71) == []
+    assert too_often(incr, 72) == ["counters went up by 72, and 64 were acknowledged, 7 unknown"]
+
+
+def test_what_clients_find_wrong_before_a_soak_is_told(monkeypatch):
+    soak = perf_script("soak")
+    monkeypatch.setattr(soak, "WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(soak, "hire", lambda *_: {})
+    monkeypatch.setattr(soak, "dismiss", lambda crews: {"stores": [Tally("reads", wrong=["reads, at 1.0 s: malformed"])]})
+    monkeypatch.setattr(verdict, "settle", lambda weir: ["it is busy"])
+    monkeypatch.setattr(verdict, "counters", lambda *_: [])
+    wrong = soak.warm_up(types.SimpleNamespace(weirs={"stores": None}), seed=1)
+    assert wrong == ["before: stores: reads, at 1.0 s: malformed", "before: stores: it is busy"]
+
+
 def test_a_run_with_a_fault_does_not_pass_whatever_its_lines_say():
     outcome = Outcome(file.read(ROOT / "perf" / "scenarios" / "steady-state.toml"), Variant("weir"))
     outcome.notes.append("the machine was busy")
     assert outcome.passed
     outcome.faults.append("STORAGE STALL 1s was answered with: ERR")
     assert not outcome.passed
+
+
+@pytest.mark.parametrize(
+    ("complaints", "past_weir", "faults"),
+    [
+        (["cannot connect to 127.0.0.1:1: refused"], ["group 'job': 1 of 2 connections were ready"], []),
+        (["set-up: 1 of 5 times 'SET a 1' failed: OOM"], [], ["set-up: 1 of 5 times 'SET a 1' failed: OOM"]),
+        ([], ["the set-up was not done after 60s"], ["past weir: the set-up was not done after 60s"]),
+    ],
+)
+def test_a_set_up_that_failed_is_a_fault(tmp_path: Path, complaints: list[str], past_weir: list[str], faults: list[str]):
+    scenario = file.read(ROOT / "perf" / "scenarios" / "written-around.toml")
+    for name, told in ((stage.LOAD_JSON, complaints), (stage.AROUND_JSON, past_weir)):
+        (tmp_path / name).write_text(json.dumps({"groups": [name], "complaints": told, "took_s": 1.0}))
+    outcome = Outcome(scenario, Variant("weir"))
+    Stage(scenario, Interruption(), quiet=True)._read_reports(tmp_path, True, outcome)
+    assert outcome.faults == faults and outcome.passed == (not faults)
+    assert len(outcome.faults + outcome.notes) == len(complaints + past_weir)
+    assert outcome.load["groups"] == [stage.LOAD_JSON, stage.AROUND_JSON]
 
 
 class Stores:

@@ -85,6 +85,8 @@ SHOWN = {
     "weir.x{reason=late, shard=0}": Figure(7, Kind.COUNT, 10),
     "a.recovery(50ms)": Figure(math.inf, Kind.TIME),
     "idle.served": Figure(0, Kind.COUNT, 10, 0),
+    "weir.depth": Figure(40, Kind.COUNT),
+    "storage.queue_max": Figure(38, Kind.COUNT),
 }
 
 
@@ -119,6 +121,13 @@ SHOWN = {
         ("a.served >= 99% of idle.served", "not measured", None),
         ("idle.served <= 110% of idle.served", "PASS", 0),
         ("idle.served >= 0", "PASS", 0),
+        # Gauges and maxima have no rate.
+        ("weir.depth <= 40", "PASS", 40),
+        ("weir.depth <= 40/s", "not measured", None),
+        ("weir.depth <= 1.1x storage.queue_max", "PASS", 40),
+        ("weir.depth <= storage.queue_max", "FAIL", 40),
+        ("storage.queue_max <= 4% of a.served", "PASS", 38),
+        ("a.goodput >= weir.depth", "not measured", None),
     ],
 )
 def test_lines_hold_or_do_not(line: str, word: str, measured: float | None):
@@ -412,6 +421,23 @@ def test_counters_count_from_the_begin_of_a_phase():
         assert verdict.passed and verdict.measured.number == number, line
     for line in ("weir.y_total <= 1", "storage.reads('k') <= 1", "tenants.acme.shed_ru <= 1/s"):
         assert measured(line, load, snapshots).word == "not measured", line
+
+
+def test_a_gauge_is_not_divided_by_the_length_of_its_phase():
+    snapshots = [Snapshot(at, at, samples(f"weir_depth {depth}\n")) for at, depth in ((0, 0), (2, 40), (10, 50))]
+    load = run_of([(10, 5.0)] * 10)
+    for line, is_kept in [("1.25x weir.calm.weir_depth", True), ("1.2x weir.calm.weir_depth", False), ("50", True)]:
+        verdict = measured(f"weir.over.weir_depth <= {line}", load, snapshots)
+        assert verdict.passed == is_kept and verdict.measured.number == 50, line
+
+
+def test_goodput_of_several_groups_leaves_out_what_was_served_after_the_phase():
+    load = run_of([(10, 5.0)] * 10)
+    load["groups"][0]["phases"][0]["goodput_per_s"] = 9.0
+    other = {"name": "calm", "duration_s": 2, "goodput_per_s": 3.0, **tally(9, 9)}
+    load["groups"].append({"name": "other", "duration_s": 6.0, **tally(9, 9), "phases": [other]})
+    assert measured("total.calm.goodput <= 12/s", load, more=OTHER).measured.number == 12
+    assert measured("total.calm.served <= 29", load, more=OTHER).measured.number == 29
 
 
 @pytest.mark.parametrize("command, line", [("READS-RESET", "reads('k')"), ("RESET", "reads('k')"), ("RESET", "requests")])

@@ -194,6 +194,18 @@ def test_a_run_whose_event_was_refused_fails(tmp_path):
     assert "weir: FAIL: STORAGE NO-SUCH-FAULT was answered with: ERR" in said
 
 
+def test_a_run_whose_set_up_failed_fails(tmp_path):
+    lines = SMALL.split("\n")
+    text = "\n".join(line for line in lines if "reads(" not in line and "no_such" not in line and "flags = [" not in line)
+    setup = '[load]\n[[load.setup]]\ncommand = "HSET item:hot {seq}"\ncount = 3\n'
+    run = start(tmp_path, text.replace("[load]\n", setup, 1), "--quiet")
+    said, _ = run.communicate(timeout=SECONDS_MAX)
+    found = result(tmp_path)["runs"][0]
+    assert run.returncode == FAILED and not found["passed"], said
+    assert {line["verdict"] for line in found["lines"]} == {"PASS"} and len(found["faults"]) == 1, found
+    assert "weir: FAIL: set-up: 3 of 3 times 'HSET item:hot {seq}' failed: ERR wrong number of arguments" in said
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_leaves_its_report_and_nothing_else(tmp_path, number):
     text = SMALL.replace('name = "late"\nduration = "1s"', 'name = "late"\nduration = "300s"')

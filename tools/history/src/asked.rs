@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use weir::protocol::reply;
 use weir::values::Timestamp;
-use weir_load::classify::{Ending, classify, error_text};
+use weir_load::classify::{Ending, classify, error_text, may_have_happened};
 
 use super::keys::Run;
 use super::operation::{Act, Fate, Found, Operation, Token, Way};
@@ -340,14 +340,9 @@ impl Log {
 /// Reads from an error reply whether its command may have taken effect at the store. `is_split` is true if
 /// weir splits the command among stores, so that a part of it may have taken effect.
 fn fate(error: &[u8], is_split: bool) -> Fate {
-    let says = |text: &str| error.windows(text.len()).any(|part| part == text.as_bytes());
-    let was_sent = error.starts_with(b"UNAVAILABLE") && !says("reason=connect-failed");
     // If MULTI was refused, the commands of the block were carried out one by one.
-    if is_split || was_sent || says("may have happened") || says(NO_MULTI) {
-        Fate::Unknown
-    } else {
-        Fate::Never
-    }
+    let is_no_block = error.starts_with(NO_MULTI.as_bytes());
+    if is_split || is_no_block || may_have_happened(error) { Fate::Unknown } else { Fate::Never }
 }
 
 /// Reads the value in a reply or in one element of a reply; a null or empty one counts as no value
@@ -528,6 +523,7 @@ mod tests {
         for (error, is_split, expected) in [
             ("UNAVAILABLE backend=a reason=connection-lost retry_after_ms=5", false, Fate::Unknown),
             ("UNAVAILABLE backend=a reason=connect-failed retry_after_ms=5", false, Fate::Never),
+            ("UNAVAILABLE backend=a reason=ejected retry_after_ms=5", false, Fate::Never),
             ("OVERLOADED reason=queue backend=a retry_after_ms=5", false, Fate::Never),
             (
                 "OVERLOADED reason=stalled backend=a retry_after_ms=5 (it may have happened)",
@@ -538,6 +534,7 @@ mod tests {
             ("THROTTLED scope=tenant", false, Fate::Never),
             ("OVERLOADED reason=queue backend=a retry_after_ms=5", true, Fate::Unknown),
             ("ERR no such key", false, Fate::Never),
+            ("ERR the reply is larger than 1024 bytes (--max-reply-bytes)", false, Fate::Unknown),
             ("ERR EXEC without MULTI", false, Fate::Unknown),
         ] {
             assert_eq!(fate(error.as_bytes(), is_split), expected, "{error}");

@@ -3,14 +3,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::classify::{Ending, classify, error_text, first_word};
+use super::classify::{Ending, ErrorWithin, classify, error_text, first_word, may_have_happened};
 use super::template::Draw;
 use weir::protocol::reply::MalformedReply;
 use weir::protocol::{BufferPool, Output, ReplyScanner, Segment};
 use weir::values::Timestamp;
 use weir_client::Sent;
 
-/// Maximum number of bytes that are kept of an error reply, or of a reply that comes in pieces: enough to classify it.
+/// Maximum number of bytes that are kept of an error reply, of the first error within a reply, or of a reply that comes
+/// in pieces: enough to classify it.
 const HEAD_BYTES: usize = 512;
 /// Maximum number of bytes of an error reply that a message to the user shows.
 const SHOWN_BYTES: usize = 128;
@@ -83,7 +84,11 @@ pub(super) struct Connection {
     /// True if the target answered a greeting command (AUTH, HELLO, QOS SET) with an error.
     pub turned_away: bool,
     scanner: ReplyScanner,
+    /// The first bytes of the reply, if it is an error or comes in pieces. Of a reply of several values, such as an
+    /// array, those of the first error within it.
     head: Vec<u8>,
+    /// The finder of that error, if the reply has several values; `None` for a reply of one value.
+    error_within: Option<ErrorWithin>,
     pending: VecDeque<Pending>,
     /// The number of requests, the oldest ones in `pending`, that were given up as timed out; their replies
     /// are ignored.
@@ -105,6 +110,7 @@ impl Connection {
             turned_away: false,
             scanner: ReplyScanner::default(),
             head: Vec::new(),
+            error_within: None,
             pending: VecDeque::new(),
             given_up: 0,
             rest: REST_MIN,
@@ -149,31 +155,30 @@ impl Connection {
     }
 
     /// Scans further bytes of the current reply. If it ends within `bytes`, returns how many of them belong
-    /// to it, and the way in which its request ended; else `None`. An error if the bytes are no RESP.
+    /// to it, and the way in which its request ended: with the first error within it, if it is an array with errors.
+    /// `None` if it does not end. An error if the bytes are no RESP.
     pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<(usize, Ending)>, MalformedReply> {
         let midway = self.scanner.is_midway();
         if !midway {
             self.head.clear();
+            self.error_within = ErrorWithin::begin(bytes);
         }
-        let Some(scanned) = self.scanner.scan(bytes)? else {
-            self.keep_head(bytes);
-            return Ok(None);
+        let end = self.scanner.scan(bytes)?.map(|scanned| scanned.end);
+        let reply = &bytes[..end.unwrap_or(bytes.len())];
+        let told = match &mut self.error_within {
+            Some(error_within) => error_within.scan(reply),
+            None => reply,
         };
-        let reply = &bytes[..scanned.end];
-        let ending = if midway {
-            self.keep_head(reply);
-            classify(&self.head)
-        } else {
-            classify(reply)
-        };
-        if ending != Ending::Served && !midway {
-            self.keep_head(reply);
+        // Of a reply that was served and came in one piece, nothing is kept.
+        let is_in_pieces = midway || end.is_none();
+        if is_in_pieces || classify(told) != Ending::Served {
+            self.keep_head(told);
         }
-        Ok(Some((scanned.end, ending)))
+        Ok(end.map(|end| (end, classify(&self.head))))
     }
 
-    /// Returns the text of the reply that was scanned last, if that is an error, cut off where the reply's first 512
-    /// bytes end; meaningless after any other reply.
+    /// Returns the text of the reply that was scanned last, if that is an error, or of the first error within it, if it
+    /// is an array with errors. The text is cut off after 512 bytes, and meaningless after any other reply.
     pub fn error(&self) -> &[u8] {
         error_text(&self.head)
     }
@@ -187,6 +192,12 @@ impl Connection {
     /// Returns the first word of the error reply that was scanned last, which names the kind of error.
     pub fn error_kind(&self) -> std::borrow::Cow<'_, str> {
         String::from_utf8_lossy(first_word(&self.head))
+    }
+
+    /// True if a request that ended so (`ending`), with the reply that was scanned last, was not served and may have
+    /// been carried out nevertheless: the error says so, or the reply is an array, whose other parts may be no errors.
+    pub fn may_have_happened(&self, ending: Ending) -> bool {
+        ending != Ending::Served && (self.error_within.is_some() || may_have_happened(self.error()))
     }
 
     fn keep_head(&mut self, bytes: &[u8]) {
@@ -280,6 +291,26 @@ mod tests {
             (connection.error_text().as_str(), &*connection.error_kind()),
             ("ERR no such thing", "ERR")
         );
+    }
+
+    #[test]
+    fn an_array_with_errors_ends_as_the_first_of_them() {
+        let values = b"*3\r\n$1\r\na\r\n-UNAVAILABLE backend=b reason=ejected\r\n-LOADING x\r\n";
+        let mut connection = ready();
+        for step in 1..=values.len() {
+            let mut pieces: Vec<&[u8]> = values.chunks(step).collect();
+            let last = pieces.pop().expect("there is one");
+            for piece in pieces {
+                assert_eq!(connection.scan(piece), Ok(None));
+            }
+            assert_eq!(connection.scan(last), Ok(Some((last.len(), Ending::Unavailable))), "step {step}");
+            assert_eq!(connection.error(), b"UNAVAILABLE backend=b reason=ejected\r\n");
+            assert!(connection.may_have_happened(Ending::Unavailable));
+        }
+        assert_eq!(connection.scan(b"*2\r\n+OK\r\n+-\r\n"), Ok(Some((13, Ending::Served))));
+        let error = b"-UNAVAILABLE backend=b reason=ejected\r\n";
+        assert_eq!(connection.scan(error), Ok(Some((error.len(), Ending::Unavailable))));
+        assert!(!connection.may_have_happened(Ending::Unavailable));
     }
 
     #[test]

@@ -283,6 +283,9 @@ impl Group {
         if ending == Ending::Lost {
             self.note_kind(request.phase, "connection lost");
         }
+        if matches!(ending, Ending::Lost | Ending::Timeout) {
+            self.note_may_have_happened(request.phase);
+        }
         let repeat = |retry| Repeat { request, ending, retry };
         let again = match &mut self.smart {
             // Naive clients retry at once, whatever the reply says.
@@ -334,6 +337,12 @@ impl Group {
         self.tallies[usize::from(phase)].note_kind(kind);
     }
 
+    /// Counts, for the phase (by index) of its request, an attempt that was not served and may have been carried out
+    /// nevertheless.
+    pub fn note_may_have_happened(&mut self, phase: u16) {
+        self.tallies[usize::from(phase)].counts.may_have_happened += 1;
+    }
+
     /// Returns the next time at which the group has a request to send; `None` if it has none, or waits for a
     /// free connection.
     pub fn poll_deadline(&self) -> Option<Timestamp> {
@@ -373,6 +382,7 @@ impl Group {
 
     /// Records a request that is still in flight at the end of the run as timed out.
     pub fn end_request(&mut self, request: Request, now: Timestamp) {
+        self.note_may_have_happened(request.phase);
         self.finish(&request, Ending::Timeout, now);
     }
 

@@ -306,8 +306,10 @@ impl Run {
                 self.complain(complaint);
                 self.close(index, now);
             }
-            Answered::Request(Request { setup: Some(command), .. }) => {
-                if ending != Ending::Served {
+            Answered::Request(Request { setup: Some(command), draw, .. }) => {
+                if ending == Ending::Overloaded && !connection.may_have_happened(ending) {
+                    self.setup.handle_no_room(draw);
+                } else if ending != Ending::Served {
                     let text = connection.error_text();
                     self.setup.handle_refused(command, text);
                 }
@@ -316,6 +318,9 @@ impl Run {
             Answered::Request(request) => {
                 if ending == Ending::Error {
                     group.note_kind(request.phase, &connection.error_kind());
+                }
+                if connection.may_have_happened(ending) {
+                    group.note_may_have_happened(request.phase);
                 }
                 group.settle(request, ending, connection.error(), now);
             }
@@ -714,6 +719,21 @@ mod tests {
             counts.sent.abs_diff(508) < 10,
             "no more are sent than four connections of two hold: {counts:?}"
         );
+        assert_eq!(counts.may_have_happened, 8, "what was never sent cannot have happened: {counts:?}");
+    }
+
+    #[test]
+    fn requests_that_may_have_happened_are_counted() {
+        let refused = |reply: &'static [u8]| {
+            let mut world = World::new(plan(100.0, 1));
+            world.reply = reply;
+            let counts = world.run_to_end(|_| false);
+            assert_eq!((counts.served, counts.refused() + counts.errors), (0, 100));
+            counts.may_have_happened
+        };
+        assert_eq!(refused(b"-UNAVAILABLE backend=a reason=ejected retry_after_ms=5\r\n"), 0);
+        assert_eq!(refused(b"-UNAVAILABLE backend=a reason=connection-lost retry_after_ms=5\r\n"), 100);
+        assert_eq!(refused(b"*2\r\n+OK\r\n-WRONGTYPE x\r\n"), 100);
     }
 
     #[test]
@@ -827,6 +847,7 @@ mod tests {
         assert!(counts.errors > 0 && counts.errors == counts.lost, "{counts:?}");
         assert_eq!(counts.served + counts.errors, 2_000);
         assert_eq!(world.total.kinds["connection lost"], counts.lost);
+        assert_eq!(counts.may_have_happened, counts.lost);
     }
 
     #[test]
@@ -841,6 +862,31 @@ mod tests {
         assert_eq!(world.requests, 1_000);
         assert_eq!(world.run_to_end(|_| false).served, 100);
         assert_eq!(world.run.complaints(), [""; 0]);
+    }
+
+    #[test]
+    fn a_setup_command_is_sent_again_where_it_found_no_room() {
+        let mut plan = plan(100.0, 1);
+        let command = Template::parse("SET key:{seq} {value:10}").expect("a command");
+        plan.setup = vec![SetupPlan { command, count: 20, group: 0 }];
+        let ends = |world: &mut World, reply: &'static [u8]| {
+            world.reply = reply;
+            (0..100).for_each(|_| {
+                if !world.run.is_waiting() {
+                    world.step(false);
+                }
+            });
+            world.run.is_waiting()
+        };
+        let mut world = World::new(plan.clone());
+        assert!(!ends(&mut world, b"-OVERLOADED reason=window backend=a retry_after_ms=10\r\n"));
+        let refused = world.requests;
+        assert!(ends(&mut world, b"+OK\r\n") && world.run.complaints().is_empty());
+        assert_eq!(world.requests - refused, 20);
+        let mut world = World::new(plan);
+        assert!(ends(&mut world, b"-OVERLOADED reason=stalled backend=a (it may have happened)\r\n"));
+        let complaint = &world.run.complaints()[0];
+        assert!(complaint.starts_with("set-up: 20 of 20 times"), "{complaint}");
     }
 
     #[test]

@@ -18,14 +18,15 @@ const KINDS_MAX: usize = 16;
 const OTHER_KINDS: &str = "other";
 
 /// Numbers of requests by how they ended. Every offered request (due by the schedule) ends in exactly one of
-/// these counts; `sent`, `retries`, `lost` and `served_in_time` are additional.
+/// these counts; `sent`, `retries`, `lost`, `may_have_happened` and `served_in_time` are additional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Number of requests that were due by the schedule, whether sent or not.
     pub offered: u64,
     /// Number of requests that were sent at least once, retries not counted.
     pub sent: u64,
-    /// Number of requests whose reply was not an error.
+    /// Number of requests whose reply was not an error. An array with errors in it, such as that of MGET, counts as the
+    /// first of them.
     pub served: u64,
     /// Number of requests that ended with the refusal `-THROTTLED`.
     pub throttled: u64,
@@ -46,6 +47,9 @@ pub struct Counts {
     pub retries: u64,
     /// Number of requests, a part of `errors`, that ended without a reply because the connection was lost.
     pub lost: u64,
+    /// Number of times that a request was sent and not served, and may have been carried out nevertheless: its
+    /// connection was lost, no reply came in time, the error says so, or only parts of the reply are errors.
+    pub may_have_happened: u64,
     /// Number of requests that were served during this phase, even if they were due in an earlier one.
     /// Replies after the group's last phase count in no phase. Divided by the length of the phase, this is
     /// the rate `/s` of the reports.
@@ -71,9 +75,10 @@ impl Counts {
     }
 
     /// Returns names and values of the counts that are not ends of requests: `retries` (times that a request
-    /// was sent again) and `lost` (requests that ended with a lost connection).
-    pub fn sends(&self) -> [(&'static str, u64); 2] {
-        [("retries", self.retries), ("lost", self.lost)]
+    /// was sent again), `lost` (requests that ended with a lost connection) and `may_have_happened` (times that a
+    /// request was not served and may have been carried out nevertheless).
+    pub fn sends(&self) -> [(&'static str, u64); 3] {
+        [("retries", self.retries), ("lost", self.lost), ("may_have_happened", self.may_have_happened)]
     }
 
     /// Returns the number of requests that weir refused, for any reason.
@@ -100,6 +105,7 @@ impl Counts {
         self.refused_by_client += other.refused_by_client;
         self.retries += other.retries;
         self.lost += other.lost;
+        self.may_have_happened += other.may_have_happened;
         self.served_in_time += other.served_in_time;
     }
 }

@@ -24,6 +24,7 @@ const EXAMPLES: &str = "\
 In a command, braces enclose a part that differs from request to request: {uniform:N} {zipf:N[:s]} {hot:N:share%:K}
 {viral} {seq} {value:BYTES} {rand:BYTES}. {{ and }} are literal braces.
 Latency counts from the time at which a request was due, even if it was sent later. The generator adds at most --tick to it.
+A request is served if its reply is no error. An array with errors in it (MGET, EXEC) counts as the first of them.
 
 Examples:
   weir-load --rate 50000 --duration 10s --command 'GET key:{zipf:100000}'
@@ -64,7 +65,8 @@ pub struct LoadFlags {
     /// Command to send; of several, one is chosen at random for each request [default: GET key:{zipf:100000}]
     #[arg(long, value_name = "COMMAND")]
     pub command: Vec<Template>,
-    /// Command to send COUNT times before the load starts, such as '1000 SET key:{seq} {value:64}'
+    /// Command to send COUNT times before the load starts, such as '1000 SET key:{seq} {value:64}'; sent again where it
+    /// is refused with OVERLOADED
     #[arg(long, value_name = "COUNT COMMAND", value_parser = setup)]
     pub setup: Vec<(u64, Template)>,
     /// Tenant to log in as

@@ -1,6 +1,6 @@
 //! A comparison of two runs: rates, outcomes and latencies of each group and phase, with their ratios.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
@@ -71,12 +71,13 @@ pub fn html(before: &Value, after: &Value) -> String {
 }
 
 /// Returns the compared figures of all groups and phases of both runs (JSON reports), in the order of the
-/// later run; then those that only the earlier run has, and at the end all groups together.
+/// later run; then those that only the earlier run has, and at the end all groups together. Of phases of one name, the
+/// first is compared with the first, the second with the second, and so on.
 fn blocks(before: &Value, after: &Value) -> Vec<Block> {
     let (earlier, later) = (tallies(before), tallies(after));
     let gone = earlier.iter().filter(|(name, ..)| !later.iter().any(|(known, ..)| known == name));
-    let names: Vec<&String> = later.iter().chain(gone).map(|(name, ..)| name).collect();
-    let find = |run: &[(String, Figures)], name: &str| {
+    let names: Vec<&Name> = later.iter().chain(gone).map(|(name, ..)| name).collect();
+    let find = |run: &[(Name, Figures)], name: &Name| {
         run.iter().find(|(known, _)| known == name).map(|(_, figures)| figures.clone())
     };
     let all = Block {
@@ -85,26 +86,46 @@ fn blocks(before: &Value, after: &Value) -> Vec<Block> {
     };
     let of_names = names
         .into_iter()
-        .map(|name| Block { name: name.clone(), rows: rows(find(&earlier, name), find(&later, name)) });
+        .map(|name| Block { name: name.to_string(), rows: rows(find(&earlier, name), find(&later, name)) });
     of_names.chain([all]).collect()
+}
+
+/// The name of a group, or of a group and one of its phases, with the number of those before it in the report that
+/// have the same name.
+#[derive(PartialEq)]
+struct Name {
+    text: String,
+    earlier: usize,
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.earlier {
+            0 => out.write_str(&self.text),
+            earlier => write!(out, "{} ({})", self.text, earlier + 1),
+        }
+    }
 }
 
 /// Returns the name and figures of every group in a run's JSON report, each followed by those of its phases
 /// if it has several.
-fn tallies(run: &Value) -> Vec<(String, Figures)> {
-    let mut found = Vec::new();
+fn tallies(run: &Value) -> Vec<(Name, Figures)> {
+    let mut found: Vec<(Name, Figures)> = Vec::new();
+    let mut add = |text: String, figures: Figures| {
+        let earlier = found.iter().filter(|(name, _)| name.text == text).count();
+        found.push((Name { text, earlier }, figures));
+    };
     for group in list(&run["groups"]) {
         let name = group["name"].as_str().unwrap_or_default();
         // Reports of earlier versions have no time of their own for each group.
         let timed = if group["duration_s"].is_number() { group } else { run };
-        found.push((name.to_owned(), Figures::of(group, timed)));
+        add(name.to_owned(), Figures::of(group, timed));
         let phases = list(&group["phases"]);
         if phases.len() > 1 {
-            let of_phase = |phase: &Value| {
+            for phase in phases {
                 let phase_name = phase["name"].as_str().unwrap_or_default();
-                (format!("{name}, {phase_name}"), Figures::of(phase, phase))
-            };
-            found.extend(phases.iter().map(of_phase));
+                add(format!("{name}, {phase_name}"), Figures::of(phase, phase));
+            }
         }
     }
     found
@@ -232,6 +253,17 @@ mod tests {
         assert_eq!(cells(&table, "all", "max"), ["max ms", "-", "-", "-"]);
         assert!(!table.contains("overloaded"), "an outcome that neither run has is left out");
         assert!(html(&before, &after).contains("<td>served/s</td><td>400</td><td>200</td><td>0.50</td>"));
+    }
+
+    #[test]
+    fn phases_of_one_name_are_compared_in_their_order() {
+        let before = run(&[("calm", 1000, 2.0), ("over", 800, 4.0), ("calm", 600, 3.0)]);
+        let after = run(&[("calm", 900, 2.0), ("over", 400, 6.0), ("calm", 300, 9.0), ("calm", 100, 9.0)]);
+        let table = text(&before, &after);
+        assert_eq!(cells(&table, "clients, calm", "served/s"), ["served/s", "500", "450", "0.90"]);
+        assert_eq!(cells(&table, "clients, calm (2)", "served/s"), ["served/s", "300", "150", "0.50"]);
+        assert_eq!(cells(&table, "clients, calm (2)", "p99"), ["p99 ms", "3.000", "9.000", "3.00"]);
+        assert_eq!(cells(&table, "clients, calm (3)", "served/s"), ["served/s", "-", "50", "-"]);
     }
 
     #[test]

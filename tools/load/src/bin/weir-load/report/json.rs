@@ -162,6 +162,12 @@ mod tests {
                     "unavailable"
                 ]
             );
+            // Seconds have no such counts.
+            if let Some(sends) = place.get("sends") {
+                let mut sends = names(sends);
+                sends.sort_unstable();
+                assert_eq!(sends, ["lost", "may_have_happened", "retries"]);
+            }
             let mut latencies = names(&place["latency_ms"]);
             latencies.sort_unstable();
             assert_eq!(latencies, ["max", "p50", "p90", "p99", "p99_9", "p99_99"]);
