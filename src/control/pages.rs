@@ -61,6 +61,15 @@ pub struct Looks {
     pub history: History,
 }
 
+impl Looks {
+    /// Records the current counters (`totals`), whether or not somebody looks at a page: as a point of
+    /// `/history.json`, and as those with which the rates of `/state.json` are computed.
+    pub fn note(&mut self, view: View<'_>, totals: &Totals) {
+        self.history.note(view, totals);
+        self.recent.look(totals, view.meter, view.versions.current(), view.now.monotonic);
+    }
+}
+
 /// Returns the refusal of a request for data (`/state.json`, `/history.json` or `/explain`) that a web page
 /// of another origin made a browser send; None for any other request. Such a page could not read the reply,
 /// but would make weir collect counters.

@@ -12,8 +12,8 @@ use crate::values::{TenantId, Timestamp};
 
 /// The least age (0.9 s) of the earlier counters that present ones are compared with.
 const PERIOD: Duration = Duration::from_millis(900);
-/// The greatest age (10 s) of the earlier counters that present ones are compared with: older ones mean that
-/// nobody has looked at a page since.
+/// The greatest age (10 s) of the earlier counters that present ones are compared with: older ones mean that the
+/// process stood still meanwhile, since it notes them every 5 s.
 const PERIOD_MAX: Duration = Duration::from_secs(10);
 
 /// Counters of all shards and tenants as of a moment, with which later counters are compared.

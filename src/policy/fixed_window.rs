@@ -30,15 +30,36 @@ impl FixedWindows {
     /// Counts a request of the client with the index `client`. The error, once `requests_max` of its requests
     /// have been counted in this window (second), is the time until the next window starts.
     pub fn count(&self, client: usize, requests_max: u64, now: Timestamp) -> Result<(), Duration> {
-        let window = now.as_nanos() / WINDOW.as_nanos() as u64;
+        let window = window_at(now);
         let counted = self.0[client].fetch_update(Ordering::Relaxed, Ordering::Relaxed, |state| {
-            let (of, count) = (state >> COUNT_BITS, state & u64::from(u32::MAX));
-            let count = if of == window { count } else { 0 };
+            let count = count_in(window, state);
             (count < requests_max).then_some(window << COUNT_BITS | (count + 1))
         });
-        let next = Timestamp::from_nanos((window + 1) * WINDOW.as_nanos() as u64);
-        counted.map(|_| ()).map_err(|_| next.since(now))
+        counted.map(|_| ()).map_err(|_| until_next(window, now))
     }
+
+    /// Returns how many more requests of the client with the index `client` may be counted in this window (second), if
+    /// `requests_max` are the most, and the time until the next window starts. Counts nothing.
+    pub fn left(&self, client: usize, requests_max: u64, now: Timestamp) -> (u64, Duration) {
+        let window = window_at(now);
+        let count = count_in(window, self.0[client].load(Ordering::Relaxed));
+        (requests_max.saturating_sub(count), until_next(window, now))
+    }
+}
+
+/// Returns the number of the window (second) that a moment is in.
+fn window_at(now: Timestamp) -> u64 {
+    now.as_nanos() / WINDOW.as_nanos() as u64
+}
+
+/// Returns the number of requests in a window (second) that a client's 64-bit word has counted.
+fn count_in(window: u64, state: u64) -> u64 {
+    if state >> COUNT_BITS == window { state & u64::from(u32::MAX) } else { 0 }
+}
+
+/// Returns the time until the window (second) after this one starts.
+fn until_next(window: u64, now: Timestamp) -> Duration {
+    Timestamp::from_nanos((window + 1) * WINDOW.as_nanos() as u64).since(now)
 }
 
 #[cfg(test)]
@@ -50,8 +71,11 @@ mod tests {
         let windows = FixedWindows::new(2);
         let at = Timestamp::from_millis;
         let passed = |client, moment| windows.count(client, 3, at(moment));
+        let left = |moment| windows.left(0, 3, at(moment));
+        assert_eq!(left(989), (3, Duration::from_millis(11)));
         assert_eq!([passed(0, 990), passed(0, 991), passed(0, 992)], [Ok(()); 3]);
         assert_eq!(passed(0, 993), Err(Duration::from_millis(7)));
+        assert_eq!([left(993), left(1_000)], [(0, Duration::from_millis(7)), (3, Duration::from_secs(1))]);
         assert_eq!(passed(1, 993), Ok(()));
         // The weakness of fixed windows: the next window allows the whole quota again, a few milliseconds
         // later.

@@ -1,8 +1,12 @@
-//! Options of `CLIENT TRACKING ON`: how they are parsed, and which are refused.
+//! Options of `CLIENT TRACKING`: how they are parsed, and which are refused.
 
+use std::borrow::Cow;
+
+use super::command::quoted;
 use super::{Arguments, encode};
 
-/// Options of `CLIENT TRACKING ON`, by which a client asks for messages about changed keys.
+/// Options of `CLIENT TRACKING ON`, by which a client asks for messages about changed keys. They may be given with
+/// `OFF` too, where they have no effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrackingOptions {
     /// Id (`CLIENT ID`) of the connection that receives the messages about changed keys in place of the
@@ -35,9 +39,20 @@ pub enum BadTrackingOption {
     Syntax,
 }
 
+impl BadTrackingOption {
+    /// Returns the text of the error reply, as Redis words it.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NoNumber => "ERR value is not an integer or out of range",
+            Self::SecondRedirect => "ERR A client can only redirect to a single other client",
+            Self::Syntax => "ERR syntax error",
+        }
+    }
+}
+
 impl TrackingOptions {
-    /// Reads the options of a request `CLIENT TRACKING ON` from the words after these three. The error is the
-    /// reason why they are refused.
+    /// Reads the options of a request `CLIENT TRACKING ON` (or `OFF`) from the words after these three. The error is
+    /// the reason why they are refused.
     pub fn parse(arguments: &Arguments<'_>) -> Result<Self, BadTrackingOption> {
         let mut options = Self::default();
         let mut words = arguments.iter().skip(3);
@@ -69,7 +84,10 @@ impl TrackingOptions {
         let redirect = redirect.map(|number| number.to_string());
         let mut words: Vec<&[u8]> = vec![b"CLIENT", b"TRACKING", b"ON"];
         words.extend(redirect.iter().flat_map(|number| [b"REDIRECT", number.as_bytes()]));
-        words.extend(self.prefixes.iter().flat_map(|prefix| [b"PREFIX", prefix.as_slice()]));
+        // The empty prefix means all keys, and a store refuses others in the same command.
+        let has_empty = self.prefixes.iter().any(Vec::is_empty);
+        let prefixes = self.prefixes.iter().filter(|prefix| !has_empty || prefix.is_empty());
+        words.extend(prefixes.flat_map(|prefix| [b"PREFIX", prefix.as_slice()]));
         let flags: [(bool, &[u8]); 4] = [
             (self.is_broadcast, b"BCAST"),
             (self.opts_in, b"OPTIN"),
@@ -96,6 +114,24 @@ impl TrackingOptions {
         self.prefixes.dedup();
     }
 
+    /// Returns the text of the error, as Redis words it, if a prefix of these options overlaps with another one of them
+    /// or with one of `before` (those that are in force): the one begins with the other. None if no prefixes overlap.
+    /// Each prefix is compared with all others, so the caller limits their number.
+    pub fn overlap(&self, before: &[Vec<u8>]) -> Option<String> {
+        self.prefixes.iter().enumerate().find_map(|(index, prefix)| {
+            let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);
+            let known = before.iter().find(overlaps).map(|other| ("an existing", other));
+            let given =
+                || self.prefixes[index + 1..].iter().find(overlaps).map(|other| ("another provided", other));
+            let (kind, other) = known.or_else(given)?;
+            let (prefix, other) = (c_string(prefix), c_string(other));
+            Some(format!(
+                "ERR Prefix '{prefix}' overlaps with {kind} prefix '{other}'. Prefixes for a single client must not \
+                 overlap."
+            ))
+        })
+    }
+
     /// Returns the flags of these options that `CLIENT TRACKINGINFO` lists. `is_exception` is true if the
     /// client has sent `CLIENT CACHING`, which makes its next request an exception to the mode `OPTIN` or
     /// `OPTOUT`.
@@ -111,6 +147,11 @@ impl TrackingOptions {
         ];
         flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, name)| name)
     }
+}
+
+/// Returns a client's bytes as Redis quotes them in an error: up to the first zero byte, where a string of C ends.
+fn c_string(bytes: &[u8]) -> Cow<'_, str> {
+    quoted(bytes.split(|byte| *byte == 0).next().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -168,5 +209,47 @@ mod tests {
         let mut none = of("OPTIN").expect("good options");
         none.add_prefixes_of(Some(&options));
         assert!(none.prefixes.is_empty());
+        // A store that is told of all prefixes at once would refuse others beside the empty one.
+        all.add_prefixes_of(Some(&options));
+        let mut frame = Vec::new();
+        all.encode(&mut frame, None);
+        assert_eq!(
+            (all.prefixes.len(), parsed(&frame).expect("good options").prefixes),
+            (4, vec![Vec::new()])
+        );
+    }
+
+    #[test]
+    fn prefixes_of_which_one_begins_with_the_other_overlap() {
+        let overlap = |line: &str, before: &str| {
+            let before = of(before).expect("good options").prefixes;
+            let text = of(line).expect("good options").overlap(&before)?;
+            let words: Vec<&str> = text.split('\'').collect();
+            Some(format!("{} {} {}", words[1], if text.contains("existing") { "<" } else { "=" }, words[3]))
+        };
+        for (line, before, told) in [
+            ("PREFIX a PREFIX b", "PREFIX c PREFIX d", None),
+            ("", "PREFIX c", None),
+            ("PREFIX a PREFIX b PREFIX bc", "", Some("b = bc")),
+            ("PREFIX z PREFIX aa PREFIX a", "", Some("aa = a")),
+            ("PREFIX a PREFIX a", "PREFIX b", Some("a = a")),
+            ("PREFIX a PREFIX a", "PREFIX ab", Some("a < ab")),
+            ("PREFIX x PREFIX a", "PREFIX b PREFIX a", Some("a < a")),
+        ] {
+            assert_eq!(overlap(line, before).as_deref(), told, "{line} after {before}");
+        }
+        let zero =
+            TrackingOptions { prefixes: vec![b"a\0b".to_vec(), b"a\0bc".to_vec()], ..Default::default() };
+        assert_eq!(
+            zero.overlap(&[]).as_deref(),
+            Some(
+                "ERR Prefix 'a' overlaps with another provided prefix 'a'. Prefixes for a single client must not \
+                 overlap."
+            )
+        );
+        assert_eq!(
+            zero.overlap(&[Vec::new()]).map(|text| text.contains("an existing prefix ''")),
+            Some(true)
+        );
     }
 }

@@ -18,7 +18,7 @@ pub struct Heading<'a> {
     pub unix_micros: u64,
     /// Database that the client had selected when it sent the request.
     pub database: Database,
-    /// Address of the client that sent the request.
+    /// Address of the client that sent the request: `ip:port`, or `unix:` and the path of a Unix socket.
     pub address: &'a str,
 }
 

@@ -502,10 +502,10 @@ impl Control {
         control::page(head.route, &head.query, view, looks)
     }
 
-    fn note_history(&mut self, totals: &Totals) {
+    fn note_figures(&mut self, totals: &Totals) {
         let facts = self.facts();
         let (view, looks) = self.view(&facts, Some(totals));
-        looks.history.note(view, totals);
+        looks.note(view, totals);
     }
 
     /// Returns the state that admin pages may show, and the state that pages keep between requests (the
@@ -965,7 +965,7 @@ pub(super) fn keep_telling(control: &Rc<RefCell<Control>>) {
 }
 
 /// Starts a task that records figures of weir every 5 s, for the page of the admin port that shows the last
-/// ten minutes. Does nothing without an admin port.
+/// ten minutes, and for the rates of the page that shows the present state. Does nothing without an admin port.
 pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
     if control.borrow().settings.guard.is_none() {
         return;
@@ -975,7 +975,7 @@ pub(super) fn keep_history(control: &Rc<RefCell<Control>>) {
         let mut pause = HISTORY_BEGINS;
         while !control.borrow().finished {
             if let Some(totals) = figures(&control).await {
-                control.borrow_mut().note_history(&totals);
+                control.borrow_mut().note_figures(&totals);
             }
             glommio::timer::sleep(pause).await;
             pause = HISTORY_PERIOD;

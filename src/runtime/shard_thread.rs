@@ -341,7 +341,12 @@ fn address_of(socket: &OwnedFd) -> Address {
         // The connection is gone already.
         Err(_) => "?:0".into(),
     };
-    Address { peer: in_words(socket.peer_addr()), local: in_words(socket.local_addr()) }
+    let local = socket.local_addr();
+    let is_unix = local.as_ref().is_ok_and(socket2::SockAddr::is_unix);
+    let local = in_words(local);
+    // The client's end of a Unix socket has no path of its own.
+    let peer = if is_unix { local.clone() } else { in_words(socket.peer_addr()) };
+    Address { peer, local, is_unix }
 }
 
 /// Data that a core's thread runs with: the shard with its sockets, the rings of messages to other shards, and

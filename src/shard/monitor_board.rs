@@ -118,6 +118,7 @@ const ALL: u64 = 1 << 61;
 const SHARD_BITS: u32 = 12;
 const TENANT_BITS: u32 = 16;
 const SENDER: u64 = ((1 << 61) - 1) & !((1 << SHARD_BITS) - 1);
+const VERSION: u64 = SENDER & !((1 << (SHARD_BITS + TENANT_BITS)) - 1);
 
 const _: () = assert!(SHARDS_MAX <= 1 << SHARD_BITS && MONITORS_MAX == 64);
 
@@ -156,18 +157,31 @@ impl MonitorBoard {
         self.entries.len()
     }
 
+    /// True if a monitor (client that has sent `MONITOR`) may see the requests that `sight` says. False if these are
+    /// only its tenant's, and other such monitors of that tenant have a quarter of all places (at least one) already.
+    /// `own` is the place that the monitor has; None if it is a new one. Monitors of tenants under other quotas, whose
+    /// cores are about to put the new ones in force, count as the tenant's, because it is unknown whether they are.
+    pub fn has_room(&self, sight: Sight, own: Option<MonitorPlace>) -> bool {
+        let Sight::Tenant(sender) = sight else { return true };
+        let differing = |place: &AtomicU64| place.load(Ordering::Relaxed) ^ (TAKEN | sender_bits(sender));
+        if own.is_some_and(|own| differing(&self.entries[own]) & (TAKEN | ALL | SENDER) == 0) {
+            return true;
+        }
+        let may_be_same = |(place, other): &(MonitorPlace, &AtomicU64)| {
+            let differing = differing(other);
+            let is_unknown = differing & VERSION != 0;
+            Some(*place) != own && differing & (TAKEN | ALL) == 0 && (is_unknown || differing & SENDER == 0)
+        };
+        self.entries.iter().enumerate().filter(may_be_same).count() < (self.places() / 4).max(1)
+    }
+
     /// Takes a place on the board for a new monitor (client that has sent `MONITOR`) of this core. None if all places
-    /// are taken, or if the monitor may see only its tenant's requests and such monitors of that tenant have a quarter
-    /// of all places (at least one) already.
+    /// are taken, or if there is no room for one more monitor that may see these requests ([`Self::has_room`]).
     pub fn take(&self, shard: ShardId, sight: Sight) -> Option<MonitorPlace> {
-        let new = entry(shard, sight, Reading::Ready);
-        let of_tenant_max = if sight == Sight::All { self.places() } else { (self.places() / 4).max(1) };
-        let is_same = |other: &u64| other & TAKEN != 0 && (other ^ new) & (SENDER | ALL) == 0;
-        let of_tenant =
-            self.entries.iter().map(|other| other.load(Ordering::Relaxed)).filter(is_same).count();
-        if of_tenant >= of_tenant_max {
+        if !self.has_room(sight, None) {
             return None;
         }
+        let new = entry(shard, sight, Reading::Ready);
         let place = self.entries.iter().position(|place| {
             place.compare_exchange(FREE, new, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         })?;
@@ -269,6 +283,34 @@ mod tests {
         assert_eq!((none.take(ShardId(0), Sight::All), none.is_watched()), (None, false));
         let few = MonitorBoard::new(1);
         assert_eq!(few.take(ShardId(0), one), Some(0), "the least that a tenant may have is one");
+    }
+
+    #[test]
+    fn a_monitor_may_become_one_of_a_tenant_that_has_room() {
+        let board = MonitorBoard::new(8);
+        let [one, other] = [1, 2].map(|tenant| Sight::Tenant(sender(tenant, 0)));
+        let places =
+            [one, one, other, Sight::All].map(|sight| board.take(ShardId(0), sight).expect("a place"));
+        let room_for = |sight| places.map(|place| board.has_room(sight, Some(place)));
+        assert_eq!(room_for(one), [true, true, false, false], "the tenant has its quarter");
+        assert_eq!((room_for(other), room_for(Sight::All)), ([true; 4], [true; 4]));
+        assert!(!board.has_room(one, None) && board.has_room(other, None));
+        board.change(places[3], ShardId(0), other, Reading::Behind);
+        assert_eq!(room_for(other), [false, false, true, true]);
+        board.change(places[0], ShardId(0), Sight::All, Reading::Ready);
+        assert_eq!(room_for(one), [true; 4]);
+    }
+
+    #[test]
+    fn monitors_under_earlier_quotas_may_be_of_any_tenant() {
+        let board = MonitorBoard::new(8);
+        let [before, after] = [1, 2].map(|version| Sight::Tenant(sender(3, version)));
+        let places =
+            [before, before, Sight::All].map(|sight| board.take(ShardId(0), sight).expect("a place"));
+        assert_eq!(board.take(ShardId(1), after), None);
+        board.change(places[0], ShardId(0), Sight::Tenant(sender(4, 2)), Reading::Ready);
+        assert!(board.take(ShardId(1), after).is_some());
+        assert_eq!(board.take(ShardId(1), after), None);
     }
 
     #[test]

@@ -33,6 +33,9 @@ pub enum Outcome {
     Lost,
     /// weir refused the request after it had been admitted, and counts it as not carried out: it costs nothing.
     Refused,
+    /// weir refused the request after it had been admitted, because it writes a hot key that is written as often as
+    /// permitted (`--hot-write-rate`): it costs nothing.
+    Throttled,
 }
 
 impl Outcome {
@@ -81,8 +84,11 @@ pub struct Settlement {
     /// one part was answered from memory, or from a fetch that another request had caused.
     pub(super) lost: u16,
     /// True if weir refused a part of the request after the request had been admitted, and counts the part as not
-    /// carried out.
+    /// carried out; writes of hot keys that are written as often as permitted are left out.
     pub(super) is_refused: bool,
+    /// True if weir refused a part of the request because it writes a hot key that is written as often as permitted
+    /// (`--hot-write-rate`).
+    pub(super) is_throttled: bool,
 }
 
 /// The value of [`Settlement::lost`] (number of parts of a request that were never answered) which means that
@@ -120,6 +126,7 @@ impl Settlement {
             }
             Outcome::Lost => self.lost = self.lost.saturating_add(1).min(CACHED - 1),
             Outcome::Refused => self.is_refused = true,
+            Outcome::Throttled => self.is_throttled = true,
         }
     }
 }

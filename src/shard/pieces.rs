@@ -93,7 +93,7 @@ impl Pieces {
 /// Combines the outcomes of two pieces (each for one key) of one request: their measurements are added up;
 /// the combined outcome is lost if one piece is, and refused only if both are.
 fn together(one: Outcome, other: Outcome) -> Outcome {
-    use Outcome::{Cached, Lost, Refused, Served};
+    use Outcome::{Cached, Lost, Refused, Served, Throttled};
     match (one, other) {
         (Cached { bytes, values }, Cached { bytes: more, values: others }) => {
             Cached { bytes: bytes.saturating_add(more), values: values.saturating_add(others) }
@@ -126,8 +126,7 @@ fn together(one: Outcome, other: Outcome) -> Outcome {
             busy_micros: busy_micros.saturating_add(busy),
         },
         (Lost, _) | (_, Lost) => Lost,
-        (Refused, other) => other,
-        (one, _) => one,
+        (Refused | Throttled, other) | (other, Refused | Throttled) => other,
     }
 }
 

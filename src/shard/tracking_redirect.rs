@@ -5,6 +5,8 @@
 //! ```text
 //!   core of the tracking client ── Ask, AskNode, Leave, AnyKey ──> core of the target ── opens links ──> stores
 //!                               <── Answer, AnswerNode, Gone ──
+//!   core of the tracking client ── Search ──> core of a client that is only named
+//!                               <── Found ──
 //! ```
 //!
 //! Invalidation messages do not pass between cores: stores send them over links of the target. In front of a
@@ -86,6 +88,22 @@ pub enum RedirectMessage {
         to: ReplyTo,
         /// The client that is to take the invalidation messages, or, if it cannot, the encoded error reply.
         found: Result<Target, Box<[u8]>>,
+    },
+    /// To the core of a client that `CLIENT TRACKING OFF REDIRECT` of another client names: does it exist?
+    Search {
+        /// Destination of the reply: the client that sent the command, and the number of the command.
+        from: ReplyTo,
+        /// The number of the client that is looked for, as its `CLIENT ID` returns it.
+        number: u64,
+        /// The name of the asking client's tenant, which has to be that of the other client too.
+        tenant: Option<Box<str>>,
+    },
+    /// To the core of the client that sent `CLIENT TRACKING OFF REDIRECT`, in reply to a `Search`.
+    Found {
+        /// Destination of the reply: the client that sent the command, and the number of the command.
+        to: ReplyTo,
+        /// True if the client that the command names exists and belongs to the same tenant.
+        is_found: bool,
     },
     /// To the target's core: messages of a client that tracks keys will come from one more node of a cluster,
     /// so the number (`CLIENT ID`) of the target's link (unshared connection) to it is needed.

@@ -8,8 +8,8 @@ use bytes::Bytes;
 
 use super::call::{Call, Done, Effect};
 use super::post::Delivery;
-use super::refusal::{Refusal, quoted};
-use crate::protocol::{BadTrackingOption, Protocol, TrackingOptions, command, encode};
+use super::refusal::Refusal;
+use crate::protocol::{Protocol, TrackingOptions, command, encode};
 use crate::values::limits::ENGINE_TRACKED_BYTES_MAX;
 
 /// The approximate bytes that a key takes in the table of keys that connections have read, besides its name.
@@ -396,6 +396,13 @@ pub(super) fn note_reads(call: &mut Call<'_>, effect: Effect) {
 /// Carries out `CLIENT TRACKING`, which turns messages about changed keys on or off for the connection.
 pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     let session = call.session.id;
+    let mut options = TrackingOptions::parse(&call.arguments).map_err(|bad| Refusal::Words(bad.text()))?;
+    let hears = |target| call.keyspace.interest.tracking.hearing.contains(&target);
+    if options.redirect.is_some_and(|target| !hears(target)) {
+        return Err(Refusal::Words(
+            "ERR The client ID you want redirect to does not exist, or does not speak RESP3",
+        ));
+    }
     if call.is(2, "off") {
         call.keyspace.interest.tracking.end(session);
         call.session.tracks = false;
@@ -404,26 +411,15 @@ pub(super) fn client_tracking(call: &mut Call<'_>) -> Done {
     if !call.is(2, "on") {
         return Err(Refusal::Syntax);
     }
-    let mut options = TrackingOptions::parse(&call.arguments).map_err(|bad| match bad {
-        BadTrackingOption::NoNumber => Refusal::Words("ERR value is not an integer or out of range"),
-        BadTrackingOption::SecondRedirect => {
-            Refusal::Words("ERR A client can only redirect to a single other client")
-        }
-        BadTrackingOption::Syntax => Refusal::Syntax,
-    })?;
-    let hears = |target| call.keyspace.interest.tracking.hearing.contains(&target);
-    if options.redirect.is_some_and(|target| !hears(target)) {
-        return Err(Refusal::Words(
-            "ERR The client ID you want redirect to does not exist, or does not speak RESP3",
-        ));
-    }
     let Tracking { clients, prefixes, .. } = &mut call.keyspace.interest.tracking;
     let known = clients.get(&session);
     check(&options, known.map(|known| &known.options))?;
     let before = known.map(|known| known.options.prefixes.as_slice()).unwrap_or_default();
     // The limits come first, since the prefixes are then compared pairwise.
     check_size(before.iter().chain(&options.prefixes))?;
-    check_overlaps(&options.prefixes, before)?;
+    if let Some(text) = options.overlap(before) {
+        return Err(Refusal::Quoting(text));
+    }
     if options.is_broadcast && options.prefixes.is_empty() {
         options.prefixes.push(Vec::new());
     }
@@ -471,24 +467,6 @@ fn check_size<'a>(prefixes: impl Iterator<Item = &'a Vec<u8>>) -> Result<(), Ref
     let (count, bytes) = prefixes.fold((0, 0), |(count, bytes), prefix| (count + 1, bytes + prefix.len()));
     if count > PREFIXES_MAX || bytes > PREFIXES_BYTES_MAX {
         return Err(Refusal::Words("ERR too many prefixes"));
-    }
-    Ok(())
-}
-
-/// Refuses prefixes that overlap: one of them begins with another one of them or with a prefix that the
-/// connection tracks already (`before`), or such a prefix begins with one of them.
-fn check_overlaps(prefixes: &[Vec<u8>], before: &[Vec<u8>]) -> Result<(), Refusal> {
-    for (index, prefix) in prefixes.iter().enumerate() {
-        let overlaps = |other: &&Vec<u8>| other.starts_with(prefix) || prefix.starts_with(other);
-        let known = before.iter().find(overlaps).map(|other| ("an existing", other));
-        let given = || prefixes[index + 1..].iter().find(overlaps).map(|other| ("another provided", other));
-        if let Some((kind, other)) = known.or_else(given) {
-            return Err(Refusal::Quoting(format!(
-                "ERR Prefix '{}' overlaps with {kind} prefix '{}'. Prefixes for a single client must not overlap.",
-                quoted(prefix),
-                quoted(other)
-            )));
-        }
     }
     Ok(())
 }
@@ -685,7 +663,11 @@ mod tests {
             ("CLIENT TRACKING ON OPTIN BCAST", "-ERR OPTIN and OPTOUT are not compatible with BCAST|"),
             ("CLIENT TRACKING ON NOPE", "-ERR syntax error|"),
             ("CLIENT CACHING YES", "-ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode.|"),
-            ("CLIENT TRACKING OFF", "+OK|"),
+            ("CLIENT TRACKING OFF NOPE", "-ERR syntax error|"),
+            ("CLIENT TRACKING OFF REDIRECT x", "-ERR value is not an integer or out of range|"),
+            ("CLIENT TRACKING OFF REDIRECT 99", "-ERR The client ID you want redirect to does not exist, or does not speak RESP3|"),
+            ("CLIENT GETREDIR", ":0|"),
+            ("CLIENT TRACKING OFF BCAST PREFIX a PREFIX ab OPTIN", "+OK|"),
             ("CLIENT GETREDIR", ":-1|"),
         ]);
     }

@@ -9,9 +9,10 @@ use super::{MicroUnits, UNIT};
 pub enum UsageKind {
     /// The request was sent to a store, or weir answered it by itself (such as `CLIENT LIST`).
     Admitted,
-    /// The request was refused because a quota (of all tenants, the tenant or the user) was used up.
+    /// The request was refused because a quota (of all tenants, the tenant or the user) was used up, or because it
+    /// wrote a hot key more often than permitted (`--hot-write-rate`).
     Throttled,
-    /// The request was refused in an overload, because its store was away, or because it wrote a hot key too often.
+    /// The request was refused in an overload, or because its store was away.
     Shed,
     /// The request was answered without a store: from memory, or with the reply to another request.
     Cached,
@@ -39,10 +40,10 @@ pub struct Usage {
     /// Real cost of the requests that were sent to a store, or that weir answered by itself. Estimated cost of those
     /// that were sent and got no reply.
     pub admitted: MicroUnits,
-    /// Estimated cost of the requests that were refused because a quota was used up.
+    /// Estimated cost of the requests that were refused because a quota was used up, or because they wrote a hot key
+    /// more often than permitted (`--hot-write-rate`).
     pub throttled: MicroUnits,
-    /// Estimated cost of the requests that were refused in an overload, because their store was away, or because they
-    /// wrote a hot key too often.
+    /// Estimated cost of the requests that were refused in an overload, or because their store was away.
     pub shed: MicroUnits,
     /// Cost of the requests that were answered without a store: from memory, or with the reply to another
     /// request.

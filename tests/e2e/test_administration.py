@@ -45,6 +45,23 @@ def test_clients_are_listed_and_killed(weir: Weir):
         root.client_kill_filter()
 
 
+def test_a_client_of_the_unix_socket_has_its_path_for_an_address(servers, tmp_path):
+    paths = [tmp_path / name for name in ("redis.sock", "weir.sock")]
+    single = servers.redis("--unixsocket", str(paths[0]))
+    weir = servers.weir(servers.redis(), flags=["--shards", "2", "--unix", str(paths[1])])
+    for server, path in zip((single, weir), paths):
+        near = redis.Redis(unix_socket_path=str(path), single_connection_client=True)
+        far = redis.Redis(port=server.port, single_connection_client=True)
+        near.client_setname("near")
+        listed = lambda far=far: [entry for entry in far.client_list() if entry["name"] == "near"]
+        (entry,) = listed()
+        assert (entry["addr"], entry["laddr"], entry["flags"]) == (f"{path}:0", f"{path}:0", "U"), (server, entry)
+        assert near.client_info()["addr"] == f"{path}:0"
+        assert far.client_kill_filter(addr="127.0.0.1:0") == 0
+        assert far.client_kill_filter(addr=f"{path}:0") == 1
+        until(lambda: not listed(), "it is gone")  # noqa: B023
+
+
 def blocked(store: Redis) -> int:
     with store.connect() as connection:
         return int(connection.ok("INFO", "clients").split(b"blocked_clients:")[1].split()[0])

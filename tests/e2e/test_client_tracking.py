@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from harness import metrics
+from harness.busy import SOON_BUSY, busy
 from harness.processes import Server, Weir
 from harness.resp import Connection
 from harness.waiting import until
@@ -254,6 +255,7 @@ def test_tenants_hear_of_their_own_keys(servers, tmp_path):
 
 CHANNEL = b"__redis__:invalidate"
 NO_TARGET = "ERR The client ID you want redirect to does not exist"
+OVERLAP = "ERR Prefix '{}' overlaps with {} prefix '{}'. Prefixes for a single client must not overlap."
 
 
 @pytest.fixture(scope="module", params=["redis-server", "one store", "three stores", "embedded store"])
@@ -355,6 +357,7 @@ def test_bad_redirections_are_refused_as_a_server_does(server: Server):
             (["REDIRECT", number, "REDIRECT", number], "ERR A client can only redirect to a single other client"),
             (["REDIRECT"], "ERR syntax error"),
             (["REDIRECT", number, "PREFIX", "a"], "ERR PREFIX option requires BCAST mode to be enabled"),
+            (["BCAST", "PREFIX", "a", "PREFIX", "b", "PREFIX", "ab"], OVERLAP.format("a", "another provided", "ab")),
         ]:
             assert reader.call("CLIENT", "TRACKING", "ON", *words).text == error
             assert reader.ok("CLIENT", "GETREDIR") == -1
@@ -366,6 +369,65 @@ def test_bad_redirections_are_refused_as_a_server_does(server: Server):
         ]:
             assert reader.call("CLIENT", "TRACKING", "ON", *words).text.startswith(error)
         assert reader.ok("CLIENT", "GETREDIR") == number
+
+
+def test_the_end_of_tracking_checks_its_options_as_a_server_does(server: Server):
+    target, number = listener(server, 3)
+    with target, server.connect(protocol=3) as reader, server.connect() as writer:
+        reader.ok("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "end:")
+        assert reader.call("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "end:1").text == OVERLAP.format("end:1", "an existing", "end:")
+        for words, error in [
+            (["FOO"], "ERR syntax error"),
+            (["REDIRECT"], "ERR syntax error"),
+            (["REDIRECT", "x"], "ERR value is not an integer or out of range"),
+            (["REDIRECT", 999_999_999], NO_TARGET),
+        ]:
+            assert reader.call("CLIENT", "TRACKING", "OFF", *words).text == error
+            writer.ok("SET", "end:2", "x")
+            assert reader.read().plain() == changed("end:2")
+        for _ in range(2):
+            assert reader.ok("CLIENT", "TRACKING", "OFF", "REDIRECT", number, "BCAST", "PREFIX", "a", "PREFIX", "ab") == b"OK"
+            assert reader.ok("CLIENT", "GETREDIR") == -1
+
+
+@pytest.mark.parametrize("end", [["RESET"], ["CLIENT", "TRACKING", "OFF"]], ids=" ".join)
+def test_no_client_hears_of_keys_that_another_one_has_tracked(servers, end: list[str]):
+    """A store that is busy with a script refuses to end the tracking."""
+    store = servers.redis(*SOON_BUSY)
+    weir = servers.weir(store, flags=["--shards", "1"])
+    with weir.connect(protocol=3) as first, weir.connect(protocol=3) as second, store.connect() as direct:
+        first.ok("CLIENT", "TRACKING", "ON", "BCAST")
+        with busy(store):
+            first.ok(*end)
+        until(lambda: not second.call("SET", "k", "v").is_error, "all is well again")
+        second.ok("SUBSCRIBE", "news")
+        direct.ok("SET", "secret", "x")
+        direct.ok("PUBLISH", "news", "hello")
+        assert second.read().plain() == [b"message", b"news", b"hello"]
+
+
+def test_a_second_reply_to_one_command_reaches_no_other_client(servers, tmp_path):
+    """redis-server 7.0 refuses overlapping prefixes and says OK behind that; the error's length is the client's choice."""
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[tenants.evil]\npassword = 'e'\nkeys = ['evil:']\n[tenants.shop]\npassword = 's'\nkeys = ['shop:']\n")
+    weir = servers.weir(servers.redis(), flags=["--shards", "1", "--quotas", str(quotas)])
+    # An error of as many bytes as weir receives at once.
+    length = 20_480 - len(OVERLAP.format("evil:", "another provided", "evil:")) - len("-\r\n")
+    prefixes = ["evil:" + "a" * (length // 2), "evil:" + "a" * (length - length // 2)]
+    with weir.connect() as evil, weir.connect() as shop:
+        evil.ok("AUTH", "evil", "e")
+        shop.ok("AUTH", "shop", "s")
+        evil.send("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "evil:z", "PREFIX", prefixes[0], "PREFIX", prefixes[1])
+        evil.send("BLPOP", "evil:q", 0)
+        assert evil.read().text.startswith("ERR Prefix 'evil:aaa")
+        shop.send("BLPOP", "shop:jobs", 0)
+        with weir.connect() as other:
+            other.ok("AUTH", "evil", "e")
+            other.ok("RPUSH", "evil:q", "x")
+            assert evil.read().plain() == [b"evil:q", b"x"]
+            other.ok("AUTH", "shop", "s")
+            other.ok("RPUSH", "shop:jobs", "y")
+            assert shop.read().plain() == [b"shop:jobs", b"y"]
 
 
 def test_a_client_whose_target_has_left_is_told(server: Server):

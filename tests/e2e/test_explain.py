@@ -9,6 +9,7 @@ import pytest
 
 from harness import metrics
 from harness.processes import Weir
+from harness.waiting import until
 
 pytestmark = pytest.mark.weir_only
 
@@ -22,7 +23,13 @@ burst_seconds = 2
 user_ru_per_second = 100
 [tenants.free]
 password = "free-password"
+[tenants.operator]
+password = "operator-password"
+admin = true
 """
+
+# A shard that has little of the quota left would ask for more.
+PASSES = [b"admitted", b"ask the pool"]
 
 
 @pytest.fixture
@@ -96,6 +103,94 @@ def test_what_costs_nothing_or_much_or_is_no_command(weir: Weir):
         assert connection.call("QOS", "EXPLAIN", "NOPE").text.startswith("ERR unknown command 'NOPE'")
         assert connection.call("QOS", "EXPLAIN").text == "ERR wrong number of arguments for 'qos|explain' command"
         assert connection.call("QOS", "LIMITS", "x").text == "ERR wrong number of arguments for 'qos|limits' command"
+
+
+def test_what_weir_answers_itself_has_its_price(weir: Weir):
+    with login(weir, "acme") as connection:
+        for words, rate in (
+            (("QOS", "LIMITS"), b"answered even if the quota is used up"),
+            (("QOS", "TENANTS"), b"answered even if the quota is used up"),
+            (("QOS", "HOTKEYS"), b"answered even if the quota is used up"),
+            (("QOS", "EXPLAIN", "GET", "x"), b"answered even if the quota is used up"),
+            (("AUTH", "acme", "acme-password"), b"never throttled"),
+            (("COMMAND", "COUNT"), None),
+            (("INFO", "weir"), None),
+        ):
+            told = connection.ok("QOS", "EXPLAIN", *words)
+            assert told[b"handled"] == b"answered by weir, priced like any request", (words, told)
+            price = Decimal(told[b"estimate"][b"total"].decode())
+            assert 1 <= price < 2 and told[b"rate"] in ([rate] if rate else PASSES), (words, told)
+        for words, costs in (
+            (("QOS", "SET", "TIER", "batch"), b"at no cost"),
+            (("QOS", "HELP"), b"priced by the bytes of its reply if they are more than 1 KiB"),
+            (("CONFIG", "GET", "save"), b"at no cost"),
+            (("EXEC",), b"at the price of all requests of its transaction"),
+            (("ECHO", "x" * 2_000), b"priced by its bytes"),
+        ):
+            told = connection.ok("QOS", "EXPLAIN", *words)
+            assert told[b"handled"] == b"answered by weir, " + costs and b"estimate" not in told, (words, told)
+
+
+def test_a_call_is_explained_by_the_request_inside(weir: Weir):
+    with login(weir, "acme") as connection:
+        plain = connection.ok("QOS", "EXPLAIN", "GET", "x")
+        told = connection.ok("QOS", "EXPLAIN", "QOS", "CALL", "TIER", "batch", "DEADLINE", "50", "GET", "x")
+        assert told[b"estimate"] == plain[b"estimate"] and told[b"command"] == b"GET", told
+        assert plain[b"tier"] != told[b"tier"] == b"batch", (plain, told)
+        assert b"50 ms" in told[b"deadline"] and told[b"rate"] in PASSES, told
+        for words in (("TIER", "none", "GET", "x"), ("TIER", "batch"), ("QOS", "LIMITS"), ("NOPE",)):
+            call = ("QOS", "CALL", *words)
+            told, error = connection.ok("QOS", "EXPLAIN", *call), connection.call(*call)
+            assert error.is_error and told[b"handled"] == error.text.encode(), (told, error)
+
+
+def test_what_an_administrator_asks_of_the_stores_is_priced_as_that(weir: Weir):
+    with login(weir, "operator") as connection:
+        for words in (("CONFIG", "GET", "maxmemory"), ("INFO", "keyspace")):
+            told = connection.ok("QOS", "EXPLAIN", *words)
+            assert told[b"place"].startswith(b"every backend") and b"handled" not in told, told
+            assert Decimal(told[b"estimate"][b"total"].decode()) >= 1 and told[b"rate"] in PASSES, told
+
+
+def test_the_count_of_the_static_limiter_is_foretold(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text('[tenants.acme]\npassword = "acme-password"\nru_per_second = 5\n')
+    weir = servers.weir(flags=["--shards", "2", "--quotas", str(file), "--limiter", "static"])
+    with login(weir, "acme") as connection:
+
+        def told() -> dict:
+            connection.pipeline([("GET", "x")] * 10)
+            return connection.ok("QOS", "EXPLAIN", "GET", "x")
+
+        # The second may end between the requests and the question.
+        until(lambda: told()[b"rate"] == b"throttled", "the count is used up")
+        until(lambda: connection.ok("QOS", "EXPLAIN", "GET", "x")[b"rate"] == b"admitted", "the next second has begun")
+        (scope,) = connection.ok("QOS", "EXPLAIN", "GET", "x")[b"scopes"]
+        assert [scope[name] for name in (b"scope", b"name", b"limit", b"remaining")] == [b"tenant", b"acme", 5, 5], scope
+
+
+def test_what_is_only_counted_is_told_so(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text(FILE)
+    weir = servers.weir(flags=["--shards", "2", "--quotas", str(file), "--shadow", "rate"])
+    with login(weir, "acme") as connection:
+        assert connection.ok("QOS", "EXPLAIN", "GET", "x")[b"rate"] in [b"shadow: " + rate for rate in PASSES]
+
+
+def test_the_connections_that_a_tenant_may_still_have_are_told(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text(FILE.replace("ru_per_second = 1_000", "ru_per_second = 1_000\nprivate_links = 2"))
+    weir = servers.weir(flags=["--shards", "1", "--quotas", str(file), "--private-links", "10"])
+    with login(weir, "acme") as connection, login(weir, "free") as other:
+
+        def told() -> list[bytes]:
+            return [each.ok("QOS", "EXPLAIN", "BLPOP", "q", "0")[b"private_links"] for each in (connection, other)]
+
+        texts = [b"%d of this core's are free for the tenant, %d in all" % numbers for numbers in ((2, 10), (8, 10))]
+        assert told() == texts
+        connection.ok("WATCH", "k")
+        texts = [b"%d of this core's are free for the tenant, %d in all" % numbers for numbers in ((1, 9), (8, 9))]
+        assert told() == texts
 
 
 def test_the_end_of_a_subscription_is_never_refused(weir: Weir):

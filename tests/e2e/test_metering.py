@@ -128,6 +128,35 @@ def test_answers_stay_in_order_around_the_question(weir: Weir):
             assert told.children[0].children[1].value == b"acme"
 
 
+def test_refused_writes_of_a_hot_key_are_throttled_ones(servers):
+    weir = servers.weir(flags=["--shards", "2", "--hot-rate", "10", "--hot-share", "0%", "--hot-write-rate", "5"])
+    with weir.connect() as connection:
+
+        def is_refused() -> bool:
+            replies = connection.pipeline([("GET", "hot"), ("SET", "hot", "v")] * 50)
+            return any(reply.is_error and reply.text.startswith("THROTTLED scope=key ") for reply in replies)
+
+        until(is_refused, "a write is refused")
+    booked = lambda: page(weir)["tenants"][0]["request_units"]["last_hour"]  # noqa: E731
+    until(lambda: float(booked()["throttled"]) > 0, "what was refused is booked")
+    assert float(booked()["shed"]) == 0
+
+
+def test_the_verdict_knows_of_requests_that_are_throttled_without_a_price(servers, tmp_path: Path):
+    file = tmp_path / "quotas.toml"
+    file.write_text('[tenants.acme]\npassword = "acme-password"\nru_per_second = 5\n')
+    weir = servers.weir(flags=["--shards", "2", "--limiter", "static", "--quotas", str(file)])
+    with weir.connect() as connection:
+        connection.ok("AUTH", "acme", "acme-password")
+
+        def reasons() -> list[str]:
+            connection.pipeline([("GET", "k")] * 100)
+            verdict = json.loads(weir.admin("/state.json")[1])["verdict"]
+            return [reason["text"] for reason in verdict["reasons"] if verdict["grade"] == "strained"]
+
+        until(lambda: any(text.endswith(" requests a second refused: throttled") for text in reasons()), "the verdict knows")
+
+
 def test_without_a_quota_file_there_is_one_tenant(servers):
     weir = servers.weir(flags=["--shards", "2"])
     with weir.connect() as connection:

@@ -95,6 +95,12 @@ REQUESTS: list[tuple] = [
     ("MONITOR",),
     ("PING",),
     ("EXEC",),
+    ("MULTI",),
+    ("SET", "k", "1"),
+    ("SELECT", "2"),
+    ("GET", "k"),
+    ("EXEC",),
+    ("SELECT", "0"),
     ("WATCH", "k"),
     ("MULTI",),
     ("INCR", "k"),
@@ -177,6 +183,18 @@ def test_a_client_library_takes_the_lines_apart(weir: Weir, module_servers):
     assert commands(weir) == commands(module_servers.redis())
 
 
+def test_a_client_of_the_unix_socket_is_shown_by_its_path(servers, tmp_path):
+    paths = [tmp_path / name for name in ("redis.sock", "weir.sock")]
+    single = servers.redis("--unixsocket", str(paths[0]))
+    weir = servers.weir(servers.redis(), flags=[*FLAGS, "--unix", str(paths[1])])
+    for server, path in zip((single, weir), paths):
+        with watching(server) as monitor, redis.Redis(unix_socket_path=str(path)) as client:
+            assert client.echo("here") == b"here"
+            while not (raw := monitor.read().raw).endswith(b'"ECHO" "here"\r\n'):
+                pass
+            assert raw.split(b" ", 1)[1] == f'[0 unix:{path}] "ECHO" "here"\r\n'.encode()
+
+
 def test_a_monitor_ends_with_reset_and_quit(weir: Weir):
     with watching(weir) as monitor, weir.connect() as client:
         assert b" flags=O " in client.ok("CLIENT", "LIST")
@@ -238,6 +256,30 @@ def test_monitors_have_a_number(servers):
     with none.connect() as client:
         assert client.call("MONITOR").text.startswith("ERR MONITOR is not supported by weir: it ")
         assert client.ok("PING") == b"PONG"
+
+
+def test_no_login_takes_a_tenant_beyond_its_part_of_the_monitors(servers, tmp_path):
+    file = tmp_path / "quotas.toml"
+    file.write_text(f"[default]\n{QUOTAS}")
+    weir = servers.weir(servers.redis(), flags=[*FLAGS, "--quotas", str(file), "--monitors", "16"])
+    refused = b"-OVERLOADED reason=monitors limit=16 (--monitors) retry_after_ms=1000\r\n"
+    acme = ("acme", f"{SECRET}-acme")
+
+    def reply(monitor: Connection, *request: str) -> bytes:
+        monitor.send(*request)
+        while LINE.fullmatch(raw := monitor.read().raw):
+            pass
+        return raw
+
+    monitors = [watching(weir) for _ in range(4)]
+    assert [reply(monitor, "AUTH", *acme) for monitor in monitors] == [b"+OK\r\n"] * 4
+    late = watching(weir)
+    for login in (("AUTH", *acme), ("HELLO", "2", "AUTH", *acme)):
+        assert reply(late, *login) == refused
+    late.send("ECHO", "still a stranger")
+    assert line_of(late.read().raw)[1] == b'"ECHO" "still a stranger"'
+    with watching(weir, "operator", f"{SECRET}-operator"):
+        assert gauge(weir, "weir_monitors") == 6, "places are left for others"
 
 
 def test_a_monitor_that_does_not_read_holds_little_and_is_told_what_it_missed(servers):

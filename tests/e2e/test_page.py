@@ -163,6 +163,19 @@ def test_who_opens_the_page_sees_the_time_before(weir: Weir, browser: Browser):
     clean(page, weir)
 
 
+def test_a_single_look_is_told_of_the_seconds_before(weir: Weir):
+    with Load(weir, ("GET", "a"), login="acme"):
+
+        def noted() -> bool:
+            tenants = json.loads(weir.admin("/history.json")[1])["tenants"]
+            return any(tenant["refused_ru_per_second"][-1] for tenant in tenants)
+
+        until(noted, "figures are noted, while nobody looks at the present state")
+        state = json.loads(weir.admin("/state.json")[1])
+    assert state["period_ms"] >= 900
+    assert state["verdict"]["grade"] == "strained" and state["requests"]["per_second"]["refused_throttled"] > 0, state["verdict"]
+
+
 def test_trouble_is_seen_at_a_glance_at_every_size(weir: Weir, stores: list[Storage], browser: Browser):
     page = opened(browser, weir)
     until(lambda: grade(page) == "well", "all is well")

@@ -101,3 +101,27 @@ def test_other_scripts_wait_while_writes_do(server: Server, operator: Connection
         for writer, lines in zip(waiting, requests):
             told = [writer.read().plain() for _ in lines][-1]
             assert told in (b"it may write", [b"it reads", b"it may write"])
+
+
+@pytest.mark.parametrize("is_direct", [True, False], ids=["redis-server", "weir"])
+def test_a_command_that_only_the_store_knows_waits_as_a_write_does(servers, is_direct: bool):
+    server = servers.redis("--rename-command", "APPEND", "MYAPP")
+    if not is_direct:
+        server = servers.weir(server, flags=["--shards", "2"])
+    with server.connect() as operator, server.connect() as writer:
+        operator.ok("CLIENT", "PAUSE", 600_000, "WRITE")
+        writer.send("MYAPP", "k", "x")
+        until(lambda: blocked(operator) == 1, "it waits")
+        assert operator.call("GET", "k").is_null
+        operator.ok("CLIENT", "UNPAUSE")
+        assert writer.read().plain() == 1
+        # A client that is subscribed in RESP2 may not send it either.
+        writer.ok("SUBSCRIBE", "c")
+        assert "only (P|S)SUBSCRIBE" in writer.call("MYAPP", "k", "x").text
+        assert operator.ok("GET", "k") == b"x"
+    with server.connect(protocol=3) as tracker, server.connect() as writer:
+        tracker.ok("CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "k", "NOLOOP")
+        assert tracker.ok("MYAPP", "k", "y") == 2
+        writer.ok("MYAPP", "k", "z")
+        assert tracker.read().plain() == [b"invalidate", [b"k"]]
+        assert tracker.ok("PING", "nothing else") == b"nothing else"

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 from harness import metrics
+from harness.busy import SOON_BUSY, busy
 from harness.cluster import Cluster
 from harness.processes import Weir
 from harness.relay import Relay
@@ -293,3 +294,37 @@ def test_a_client_at_its_limit_may_subscribe_again_to_what_it_has(servers):
         assert "too many subscriptions" in client.call("PSUBSCRIBE", "channel:1").text
         assert client.call("UNSUBSCRIBE", "channel:1").plain() == [b"unsubscribe", b"channel:1", most - 1]
         assert client.call("SUBSCRIBE", "another").plain() == [b"subscribe", b"another", most]
+
+
+def test_a_client_whose_store_refuses_to_end_a_subscription_stays_subscribed_and_no_other_hears_it(servers):
+    store = servers.redis(*SOON_BUSY)
+    weir = servers.weir(store, flags=["--shards", "1"])
+    with weir.connect() as client, weir.connect() as other, store.connect() as direct:
+        for number, name in enumerate(["a", "b"]):
+            assert client.call("SUBSCRIBE", name).plain() == [b"subscribe", name.encode(), number + 1]
+        with busy(store):
+            for words in (["UNSUBSCRIBE", "a"], ["UNSUBSCRIBE"]):
+                assert client.call(*words).text.startswith("BUSY "), words
+        until(lambda: not other.call("SET", "k", "v").is_error, "all is well again")
+        assert other.call("SUBSCRIBE", "c").plain() == [b"subscribe", b"c", 1]
+        for name in ("a", "b", "c"):
+            assert direct.ok("PUBLISH", name, "x") == 1
+        assert [client.read().plain() for _ in range(2)] == [[b"message", name, b"x"] for name in (b"a", b"b")]
+        assert other.read().plain() == [b"message", b"c", b"x"]
+        for count, name in enumerate(["a", "b"]):
+            assert client.call("UNSUBSCRIBE", name).plain() == [b"unsubscribe", name.encode(), 1 - count]
+        assert [direct.ok("PUBLISH", name, "x") for name in ("a", "b", "c")] == [0, 0, 1]
+
+
+def test_a_shared_subscription_whose_end_the_store_refuses_ends_later(servers, tmp_path):
+    quotas = tmp_path / "quotas.toml"
+    quotas.write_text("[default]\nadmin = true\npubsub = 'shared'\n")
+    store = servers.redis(*SOON_BUSY)
+    weir = servers.weir(store, flags=["--shards", "1", "--quotas", str(quotas)])
+    with weir.connect() as client, weir.connect() as other, store.connect() as direct:
+        assert client.call("SUBSCRIBE", "a").plain() == [b"subscribe", b"a", 1]
+        with busy(store):
+            assert client.call("UNSUBSCRIBE", "a").plain() == [b"unsubscribe", b"a", 0]
+        until(lambda: not other.call("SET", "k", "v").is_error, "all is well again")
+        assert other.call("SUBSCRIBE", "b").plain() == [b"subscribe", b"b", 1]
+        until(lambda: direct.ok("PUBSUB", "NUMSUB", "a") == [b"a", 0], "the store is asked once more")

@@ -1,7 +1,7 @@
 'use strict';
 const PERIOD_MS = 1000, HISTORY_MS = 5000, TIMEOUT_MS = 4000, POINTS = 120, LEAST = 12;
 const SHAPES = { well: '●', strained: '▲', trouble: '■', waiting: '…' };
-const WORDS = { well: 'All is well', strained: 'Holding back', trouble: 'Trouble' };
+const WORDS = { well: 'All is well', strained: 'Holding back', trouble: 'Trouble', waiting: 'No figures yet' };
 const find = (name) => document.getElementById(name);
 let past = null;
 
@@ -90,7 +90,8 @@ function verdict(grade, word, reasons) {
 
 function show(state) {
   const rates = state.requests.per_second, pressed = state.requests.pressed_per_second, replies = state.reply_ms;
-  verdict(state.verdict.grade, WORDS[state.verdict.grade], state.verdict.reasons);
+  const grade = state.verdict.grade || 'waiting';
+  verdict(grade, WORDS[grade], state.verdict.reasons);
   put('about', 'version ' + state.version + ', up ' + number(state.uptime_seconds) + ' s, quotas version ' + state.quotas_version);
   const refused = rates && rates.refused_throttled + rates.refused_overloaded + rates.refused_deadline
     + rates.refused_unavailable + rates.refused_permission + rates.refused_excess;

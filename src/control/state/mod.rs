@@ -11,8 +11,8 @@
 //! | `log` | the last lines of the journal, the newest first | `JOURNAL_LINES_MAX` |
 //!
 //! Rates per second are null, and those of tenants 0, if there are no counters from 0.9 to 10 s ago to
-//! compare with. Names and keys may be hostile: the document has them as JSON strings, and nothing that reads
-//! like markup.
+//! compare with, as in the first second of the process. Names and keys may be hostile: the document has them as
+//! JSON strings, and nothing that reads like markup.
 
 pub(super) mod stores;
 pub(super) mod tenants;
@@ -43,9 +43,9 @@ pub(super) enum Grade {
     /// other reasons, such as permissions.
     #[default]
     Well,
-    /// Something deserves a look: a tenant's requests are refused because a quota is used up, less than 1 %
-    /// of all requests are refused because of overload, deadlines or an unavailable store, a store is slow or
-    /// comes back after an ejection, or the process drains (takes no new clients).
+    /// Something deserves a look: requests are throttled (a quota is used up, or a hot key is written more often
+    /// than permitted), less than 1 % of all requests are refused because of overload, deadlines or an unavailable
+    /// store, a store is slow or comes back after an ejection, or the process drains (takes no new clients).
     Strained,
     /// Requests that should be served are refused: 1 % of all requests or more because of overload, deadlines
     /// or an unavailable store (any of a tenant's, for the grade of that tenant), or a store is ejected (out
@@ -53,7 +53,7 @@ pub(super) enum Grade {
     Trouble,
 }
 
-/// Makes the page `/state.json` from the current counters and their increases over the last second or so.
+/// Makes the page `/state.json` from the current counters and their increases over the last 0.9 to 10 s.
 /// `recent` has the earlier counters to compare with, and keeps the current ones; `journal` has the last
 /// lines of the log.
 pub(super) fn state_page(

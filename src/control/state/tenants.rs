@@ -12,8 +12,9 @@ use crate::values::TenantId;
 use crate::values::limits::STATE_TENANTS_MAX;
 use crate::values::usage::{Amount, UsageKind, UsageSum};
 
-/// The part of its quota at which a tenant's state becomes "near its quota": 80 %.
-const NEAR: f64 = 0.8;
+/// The part of its quota at which a tenant's state becomes "near its quota": 80 %. A tenant that is throttled from
+/// there on is said to be beyond its quota.
+pub(super) const NEAR: f64 = 0.8;
 
 /// A tenant, with rates in request units per second.
 #[derive(Clone, Debug, Serialize)]
@@ -22,15 +23,17 @@ pub(in crate::control) struct TenantShown<'a> {
     pub grade: Grade,
     /// The tenant's state in one of these words, the first that holds: "shed" (some of its requests are
     /// refused because of overload or an unavailable store), "throttled" (some are refused because a quota is
-    /// used up), "near its quota" (80 % or more consumed), "ok" (requests are answered) or "idle".
+    /// used up, or because they write a hot key more often than permitted), "near its quota" (80 % or more
+    /// consumed), "ok" (requests are answered) or "idle".
     pub state: &'static str,
     pub ru_per_second: Option<u64>,
     /// The part of its quota that the tenant consumed in the last second or so; null without a quota, or if
     /// unknown.
-    share_of_quota: Option<Number>,
+    pub share_of_quota: Option<Number>,
     admitted: Number,
     cached: Number,
-    /// Request units per second of the tenant's requests that were refused because a quota was used up.
+    /// Request units per second of the tenant's requests that were refused because a quota was used up, or because
+    /// they wrote a hot key more often than permitted.
     pub throttled: Number,
     /// Request units per second of the tenant's requests that were refused because of overload or an
     /// unavailable store.

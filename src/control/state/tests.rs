@@ -6,7 +6,8 @@ use serde_json::Value;
 use super::*;
 use crate::config::Quotas;
 use crate::control::hot_keys::tests::key;
-use crate::control::{EventLoopFigures, Meter, ProcessFacts, ShardReport, Versions};
+use crate::control::http::Route;
+use crate::control::{EventLoopFigures, Looks, Meter, ProcessFacts, ShardReport, Versions, page};
 use crate::shard::{BULKHEADS, BreakerStage, BulkheadFigures};
 use crate::values::limits::{
     JOURNAL_LINE_CHARS_MAX, JOURNAL_LINES_MAX, SHARDS_MAX, STATE_STORES_MAX, STATE_TENANTS_MAX,
@@ -20,8 +21,7 @@ struct Scene {
     facts: ProcessFacts,
     versions: Versions,
     meter: Meter,
-    recent: Recent,
-    journal: Journal,
+    looks: Looks,
     totals: Totals,
 }
 
@@ -39,23 +39,28 @@ impl Scene {
             },
             meter: Meter::new(versions.current()),
             versions,
-            recent: Recent::default(),
-            journal: Journal::default(),
+            looks: Looks::default(),
             totals: Totals { shards: vec![report.clone(), report], engine: None },
         }
     }
 
-    fn look(&mut self, ms: u64) -> String {
+    /// Returns the state of the process at this time, in milliseconds, and what pages keep of earlier ones.
+    fn view(&mut self, ms: u64) -> (View<'_>, &mut Looks) {
+        let Self { facts, versions, meter, looks, totals } = self;
         let now = Now { monotonic: Timestamp::from_millis(ms), unix_ms: ms };
-        let view = View {
-            facts: &self.facts,
-            totals: Some(&self.totals),
-            versions: &self.versions,
-            meter: &self.meter,
-            fleet: None,
-            now,
-        };
-        state_page(view, &self.totals, &mut self.recent, &self.journal).body
+        (View { facts, totals: Some(totals), versions, meter, fleet: None, now }, looks)
+    }
+
+    fn look(&mut self, ms: u64) -> String {
+        let (view, looks) = self.view(ms);
+        page(Route::State, "", view, looks).body
+    }
+
+    /// Notes the counters without a look at a page, as weir does every five seconds.
+    fn note(&mut self, ms: u64) {
+        let totals = self.totals.clone();
+        let (view, looks) = self.view(ms);
+        looks.note(view, &totals);
     }
 
     fn read(&mut self, ms: u64) -> Value {
@@ -113,7 +118,8 @@ fn a_good_minute_and_a_bad_one_are_told_apart_by_a_word() {
     scene.count(Counter::Requests, 10_000);
     assert_eq!(scene.verdict(1_000), ("well".to_owned(), vec![]));
     let acme = scene.versions.current().find("acme").expect("it is there");
-    scene.meter.record(acme, Usage { throttled: 2_500_000, ..Usage::default() }, 0);
+    let usage = Usage { admitted: 9_000_000, throttled: 2_500_000, ..Usage::default() };
+    scene.meter.record(acme, usage, 0);
     scene.count(Counter::Requests, 10_000);
     assert_eq!(
         scene.verdict(2_000),
@@ -152,6 +158,44 @@ fn a_good_minute_and_a_bad_one_are_told_apart_by_a_word() {
 }
 
 #[test]
+fn figures_are_those_of_the_last_seconds_however_seldom_somebody_looks() {
+    let mut scene = Scene::new(tenants(1), 1);
+    assert_eq!(scene.read(0)["verdict"]["grade"], Value::Null);
+    (0..=12).for_each(|n| scene.note(n * 5_000));
+    scene.count(Counter::Requests, 30_000);
+    scene.count(Counter::RefusedOverloaded, 28_500);
+    let read = scene.read(63_000);
+    assert_eq!((&read["period_ms"], &read["verdict"]["grade"]), (&Value::from(3_000), &"trouble".into()));
+    assert_eq!(read["requests"]["per_second"]["refused_overloaded"], 9_500);
+}
+
+#[test]
+fn a_tenant_is_beyond_its_quota_only_if_it_has_used_it() {
+    let quotas = "[tenants.acme]\npassword = 'x'\nru_per_second = 10\n[tenants.zeta]\npassword = 'x'\n";
+    let mut scene = Scene::new(Quotas::parse("q", quotas).expect("well formed"), 1);
+    let [acme, zeta] = ["acme", "zeta"].map(|name| scene.versions.current().find(name).expect("it is there"));
+    let throttled = Usage { throttled: 2_500_000, ..Usage::default() };
+    scene.look(0);
+    for (at, (tenant, usage, reason)) in (1_u64..).zip([
+        (acme, Usage { admitted: 9_000_000, ..throttled }, "tenant acme: 2.5 RU/s beyond its quota of 10"),
+        (
+            acme,
+            Usage { admitted: 300_000, ..throttled },
+            "tenant acme: 2.5 RU/s throttled at 3 % of its quota of 10, by another limit or a debt",
+        ),
+        (zeta, throttled, "tenant zeta: 2.5 RU/s throttled, by a limit of all tenants, a user or a hot key"),
+    ]) {
+        scene.meter.record(tenant, usage, 0);
+        scene.count(Counter::RefusedThrottled, 50);
+        assert_eq!(scene.verdict(at * 1_000), ("strained".to_owned(), vec![reason.to_owned()]));
+    }
+    // The static limiter meters no tenants.
+    scene.count(Counter::RefusedThrottled, 50);
+    let reason = "50 requests a second refused: throttled".to_owned();
+    assert_eq!(scene.verdict(4_000), ("strained".to_owned(), vec![reason]));
+}
+
+#[test]
 fn each_trouble_of_a_store_has_its_word() {
     let ok = BulkheadFigures::default();
     for (figures, word, grade) in [
@@ -167,6 +211,8 @@ fn each_trouble_of_a_store_has_its_word() {
         scene.totals.shards[0].bulkheads[0] = figures;
         let read = scene.read(0);
         assert_eq!((&read["stores"][0]["state"], &read["stores"][0]["grade"]), (&word.into(), &grade.into()));
+        let known = (grade != "well").then_some(grade);
+        assert_eq!(read["verdict"]["grade"].as_str(), known, "there are no rates yet");
     }
 }
 
@@ -177,7 +223,7 @@ fn names_and_keys_cannot_be_taken_for_markup() {
     hostile.clone_into(&mut scene.facts.backends[0]);
     scene.totals.shards[0].hot_keys =
         vec![crate::shard::HotKey { tenant: Some(hostile.to_owned()), ..key(hostile.as_bytes(), 5.0) }];
-    scene.journal.write("store", hostile, 0);
+    scene.looks.journal.write("store", hostile, 0);
     let text = scene.look(0);
     assert!(!text.contains(['<', '>', '&', '\u{2028}', '\u{1b}']), "{text}");
     let read: Value = serde_json::from_str(&text).expect("it is JSON");
@@ -202,7 +248,7 @@ fn the_document_is_bounded_whatever_there_is() {
     });
     let report = ShardReport { hot_keys: keys.collect(), ..scene.totals.shards[0].clone() };
     scene.totals.shards = vec![report; SHARDS_MAX];
-    (0..1_000).for_each(|n| scene.journal.write("store", &worst, n));
+    (0..1_000).for_each(|n| scene.looks.journal.write("store", &worst, n));
     let text = scene.look(1_000);
     assert!(text.len() < 640 * 1024, "{}", text.len());
     let read: Value = serde_json::from_str(&text).expect("it is JSON");

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::stores::StoreShown;
-use super::tenants::TenantShown;
-use super::{Grade, Requests};
+use super::tenants::{NEAR, TenantShown};
+use super::{Grade, Number, Requests};
 
 /// Maximum number of reasons in the verdict. If there are more, the last entry says how many others there
 /// are.
@@ -15,7 +15,8 @@ const MANY: f64 = 0.01;
 /// The state of weir in one word, with the reasons: the part `verdict` of `/state.json`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Verdict {
-    pub grade: Grade,
+    /// The word for the state; None while it is unknown, because there are no rates yet and nothing else is wrong.
+    pub grade: Option<Grade>,
     /// The reasons for the state, the worst first.
     pub reasons: Vec<Reason>,
 }
@@ -45,23 +46,47 @@ impl Verdict {
                 say(grade, format!("{rate:.0} requests a second refused: {word}"));
             }
         }
+        let mut is_explained = false;
         for tenant in tenants.iter().filter(|tenant| tenant.throttled.0 > 0.0) {
-            let quota = tenant.ru_per_second.map_or_else(String::new, |quota| format!(" of {quota}"));
-            let text =
-                format!("tenant {}: {:.1} RU/s beyond its quota{quota}", tenant.name, tenant.throttled.0);
-            say(Grade::Strained, text);
+            say(Grade::Strained, throttled(tenant));
+            is_explained = true;
+        }
+        // The static limiter meters no tenants.
+        let rate = requests.per_second.map_or(0.0, |rates| rates.refused_throttled.0);
+        if rate > 0.0 && !is_explained {
+            say(Grade::Strained, format!("{rate:.0} requests a second refused: throttled"));
         }
         if draining {
             say(Grade::Strained, "draining: no new clients".to_owned());
         }
         reasons.sort_by_key(|reason: &Reason| std::cmp::Reverse(reason.grade));
-        let grade = reasons.first().map_or(Grade::Well, |reason| reason.grade);
+        let are_rates_known = requests.per_second.is_some();
+        let grade = reasons.first().map(|reason| reason.grade).or(are_rates_known.then_some(Grade::Well));
         if reasons.len() > REASONS_MAX {
             let more = reasons.len() - (REASONS_MAX - 1);
             reasons.truncate(REASONS_MAX - 1);
             reasons.push(Reason { grade: Grade::Well, text: format!("and {more} more") });
         }
         Self { grade, reasons }
+    }
+}
+
+/// Returns the reason that a tenant is throttled, as text. Its own quota is named as the limit only if the tenant
+/// has used most of it: the limit may be another one (of all tenants, of a user, of writes of a hot key, or of this
+/// host in a fleet), or the tenant may still owe for a large request.
+fn throttled(tenant: &TenantShown<'_>) -> String {
+    let beyond = format!("tenant {}: {:.1} RU/s", tenant.name, tenant.throttled.0);
+    match (tenant.ru_per_second, tenant.share_of_quota) {
+        (Some(quota), Some(Number(share))) if share >= NEAR => {
+            format!("{beyond} beyond its quota of {quota}")
+        }
+        (Some(quota), Some(Number(share))) => {
+            let percent = share * 100.0;
+            format!(
+                "{beyond} throttled at {percent:.0} % of its quota of {quota}, by another limit or a debt"
+            )
+        }
+        _ => format!("{beyond} throttled, by a limit of all tenants, a user or a hot key"),
     }
 }
 

@@ -17,6 +17,7 @@ use super::accounts::{Charge, Decision, Outlook, Payer, Scope};
 use crate::config::Quotas;
 use crate::policy::fixed_window::FixedWindows;
 use crate::policy::price::{Asked, Quote};
+use crate::policy::slice::Verdict;
 use crate::protocol::command::Class;
 use crate::shard::counters::Counter;
 use crate::shard::env::Env;
@@ -276,6 +277,28 @@ impl AdmissionStage {
             Some(refused) => self.throttle(env, (payer, cost), refused, now),
             None => Admission::Passed(self.charge_afterwards(Some(payer), asked, class)),
         }
+    }
+
+    /// Foretells what the quota of one scope (global, tenant or user) alone would decide about a request of this
+    /// price. Returns the decision, the quota's rate in request units per second, and the whole units that are left
+    /// of it; under the static limiter, the rate in requests per second, and the number of requests that are left in
+    /// this second. None if the scope has no limit. Takes nothing.
+    pub fn forecast(
+        &mut self,
+        quotas: &Quotas,
+        scope: Scope,
+        cost: Price,
+        now: Timestamp,
+    ) -> Option<(Verdict, u64, u64)> {
+        if let Limiter::Static(windows) = &self.settings.limiter {
+            let Scope::Tenant(tenant) = scope else { return None };
+            let limit = quotas.tenant(tenant).limit?.ru_per_second;
+            let (left, until_next) = windows.left(usize::from(tenant.0), limit, now);
+            let verdict = if left > 0 { Verdict::Fits } else { Verdict::Refused(until_next) };
+            return Some((verdict, limit, left));
+        }
+        let (verdict, capacity, remaining) = self.peek(scope, cost, now)?;
+        Some((verdict, capacity.ru_per_second(), remaining / UNIT))
     }
 
     /// Decides on all requests that passed in shadow mode (decisions are only counted) before the control executor had

@@ -25,7 +25,7 @@ pub use pricing::asked;
 
 use self::waiting::Waiting;
 use super::outcome::Settlement;
-use super::settings::{AdmissionSettings, Limiter, ShardSettings};
+use super::settings::{AdmissionSettings, Limiter, Mode, ShardSettings};
 use crate::config::{Quotas, Tenant};
 use crate::policy::price::{Asked, Measured};
 use crate::policy::slice::Verdict;
@@ -87,6 +87,15 @@ impl AdmissionStage {
     #[inline]
     pub fn is_priced(&self) -> bool {
         matches!(self.settings.limiter, Limiter::Shadow | Limiter::Buckets)
+    }
+
+    /// Returns whether the limiter refuses requests, only counts which it would refuse (shadow), or is off.
+    pub fn mode(&self) -> Mode {
+        match self.settings.limiter {
+            Limiter::Off => Mode::Off,
+            Limiter::Shadow => Mode::Shadow,
+            Limiter::Static(_) | Limiter::Buckets => Mode::On,
+        }
     }
 
     /// Returns the weights (prices per request, byte, key and so on) of the parts that a price is made of.

@@ -13,6 +13,7 @@ impl Settlement {
         let unbilled = weights.unbilled(&charge.quote, &self.measured);
         match (self.served, self.lost) {
             (0, 0) if self.is_refused => Bill::Shed,
+            (0, 0) if self.is_throttled => Bill::Throttled,
             (0, 0) => Bill::Nothing,
             (0, CACHED) => Bill::Cached(weights.cached(self.measured.bytes_out, self.measured.rows)),
             // Backends did all of the work, or some of it, so the request costs what such work costs.
@@ -104,6 +105,10 @@ mod tests {
         assert_eq!(billed(&[cached, Outcome::Refused]), Bill::Cached(weights.cached(10, 1)));
         let several = Bill::Cached(weights.cached(30, 3));
         assert_eq!([billed(&[cached; 3]), billed(&[Outcome::cached_values(30, 3)])], [several; 2]);
+        let refused =
+            [&[Outcome::Refused][..], &[Outcome::Throttled], &[Outcome::Throttled, Outcome::Refused]];
+        assert_eq!(refused.map(billed), [Bill::Shed, Bill::Throttled, Bill::Shed]);
+        assert_eq!(billed(&[served, served, Outcome::Throttled]), all);
         let lost = billed(&[Outcome::Lost]);
         assert_eq!([billed(&[cached, Outcome::Lost]), billed(&[Outcome::Lost, cached])], [lost; 2]);
     }

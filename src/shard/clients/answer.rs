@@ -87,7 +87,7 @@ fn marked(mut reply: Vec<u8>) -> Vec<u8> {
 /// True if a client over HTTP gets an error that weir has written itself, to a request that was refused or
 /// lost. Such a reply is marked, so that its translation to HTTP tells it from an error of the store.
 fn is_own(client: &Client, outcome: Outcome) -> bool {
-    client.speaks_http && matches!(outcome, Outcome::Refused | Outcome::Lost)
+    client.speaks_http && matches!(outcome, Outcome::Refused | Outcome::Throttled | Outcome::Lost)
 }
 
 /// True if the reply to one part of a request that was split by key is a refusal by weir, which its first word

@@ -1,6 +1,7 @@
 //! The state of one client connection: its identity, its unanswered requests, and whatever its next request
 //! waits for.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::arrivals::Arrivals;
@@ -39,13 +40,16 @@ pub(super) enum Ending {
     Deaf,
 }
 
-/// The two addresses of a client connection, as text in Redis's form (`ip:port`, or a path with `:0`).
+/// The two addresses of a client connection, as text in Redis's form: `ip:port`; for a connection over a Unix socket
+/// both are the path of weir's socket, with `:0`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Address {
     /// The address from which the client connected, as `CLIENT LIST` reports it (`addr`).
     pub peer: Box<str>,
     /// Weir's own address, to which the client connected, as `CLIENT LIST` reports it (`laddr`).
     pub local: Box<str>,
+    /// True if the client is connected over a Unix socket.
+    pub is_unix: bool,
 }
 
 /// The unanswered requests of one client as its shard's schedule (of which clients may start requests in a pass
@@ -290,9 +294,13 @@ impl Client {
         self.number
     }
 
-    /// Returns the client's address, as `CLIENT LIST` reports it.
-    pub fn peer_address(&self) -> &str {
-        &self.address.peer
+    /// Returns the client's address as `MONITOR` shows it: `ip:port`, or `unix:` and the path of the Unix socket.
+    pub fn address_in_monitor(&self) -> Cow<'_, str> {
+        let Address { peer, is_unix, .. } = &*self.address;
+        match peer.strip_suffix(":0").filter(|_| *is_unix) {
+            Some(path) => Cow::Owned(format!("unix:{path}")),
+            None => Cow::Borrowed(peer),
+        }
     }
 
     /// Returns the time at which the request that is being handled arrived.
@@ -637,8 +645,10 @@ impl Client {
         scripts: &ScriptBoard,
     ) -> bool {
         if self.paused == Paused::AllButClient {
-            let is_exempt = command.name == "quit" || command.name.starts_with("client");
-            return !is_exempt;
+            // The request inside of `QOS CALL` is asked about by itself.
+            let is_call = command.name == "qos"
+                && arguments.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"call"));
+            return !(command.name == "quit" || command.name.starts_with("client") || is_call);
         }
         match handling {
             Handling::Local(LocalCommand::Exec) => {

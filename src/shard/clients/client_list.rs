@@ -101,8 +101,8 @@ impl Client {
 
     /// Returns the client's flags in the letters of `CLIENT LIST`: `O` for a monitor, `b` in a blocking
     /// command or held back by `CLIENT PAUSE`, `P` subscribed to channels, `t` while keys are tracked, `R` if
-    /// their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `e` for
-    /// `CLIENT NO-EVICT`, `N` none of these.
+    /// their messages go to a client that is gone, `B` for broadcasts, `x` in a transaction, `U` over a Unix
+    /// socket, `e` for `CLIENT NO-EVICT`, `N` none of these.
     fn flags(&self) -> String {
         let ties = self.ties.as_ref();
         let waits = ties.is_some_and(|ties| ties.link.is_some() && ties.watch.is_none());
@@ -120,6 +120,7 @@ impl Client {
             ('t', options.is_some()),
             ('R', is_broken),
             ('B', is_broadcast),
+            ('U', self.address.is_unix),
             ('e', self.no_evict),
         ];
         let flags: String = all.into_iter().filter(|(_, is_set)| *is_set).map(|(letter, _)| letter).collect();

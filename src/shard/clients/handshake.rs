@@ -3,6 +3,7 @@
 
 use super::ClientStage;
 use super::identity::{Chosen, Identity};
+use super::monitor::no_place_left;
 use super::order::Replies;
 use super::request_options::RequestOptions;
 use super::seats::no_seat_left;
@@ -72,7 +73,8 @@ impl ClientStage {
 
     /// Logs a client in with a password, and counts it as a connection (seat) of its tenant. `user` names a tenant, or
     /// a user of one (`tenant/user`); None for a password alone. The error is the text of the reply: for a wrong
-    /// password, which is counted, or for a tenant that may have no more connections.
+    /// password, which is counted, or for a tenant that may have no more connections, or no more monitors if the client
+    /// is one (`MONITOR`).
     pub(super) fn sign_in(
         &mut self,
         env: &mut Env,
@@ -88,6 +90,9 @@ impl ClientStage {
             return Err(WRONGPASS.to_owned());
         };
         let (tenant, user) = (signed_in.tenant, signed_in.user.map(String::into_boxed_str));
+        if !self.may_watch_within(env, id, tenant) {
+            return Err(no_place_left(env));
+        }
         if !self.change_seat(env, id, Some(tenant)) {
             env.counters.add(Counter::ClientsRefused, 1);
             return Err(no_seat_left(env, tenant));
@@ -96,6 +101,7 @@ impl ClientStage {
         let client = self.clients.at(id);
         client.stranger_since = None;
         self.change_identity(id, Identity::of(&env.quotas, tenant, user, account, Chosen::default()));
+        self.note_sight(env, id);
         self.apply_pauses_to(&env.quotas, id);
         Ok(())
     }
@@ -123,6 +129,7 @@ impl ClientStage {
             self.clients.at(id).identity = before;
             self.is_identity_changed = false;
             self.keep_seat(env, id, now);
+            self.note_sight(env, id);
             self.apply_pauses_to(&env.quotas, id);
             self.answer_now(env, id, |out, _| encode::error(out, &text));
             return self.close_if_guessing(env, id);

@@ -13,8 +13,8 @@ use crate::shard::counters::Counter;
 use crate::shard::env::Env;
 use crate::shard::message::Message;
 use crate::shard::monitor_board::{MonitorPlace, Reading, Sender, Sight};
-use crate::values::ClientId;
 use crate::values::limits::MONITOR_OUTPUT_BYTES_MAX;
+use crate::values::{ClientId, TenantId};
 
 /// The error of redis-server for a `MONITOR` within a transaction.
 const IN_TRANSACTION: &str = "ERR MONITOR isn't allowed for DENY BLOCKING client";
@@ -37,14 +37,36 @@ pub(super) struct Monitor {
     uncharged: usize,
 }
 
-/// Returns which requests a client may see as a monitor: an administrator those of all clients, others those
-/// of their tenant. None for a client without a tenant.
-fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
-    let tenant = client.identity.tenant?;
-    if quotas.tenant(tenant).admin {
-        return Some(Sight::All);
+impl Monitor {
+    /// Brings the monitor's entry on the board up to date: which requests it may see (`sight`), and whether lines can
+    /// be sent to it now.
+    fn publish(&mut self, env: &Env, sight: Sight) {
+        let entry = (sight, self.reading);
+        if std::mem::replace(&mut self.entry, entry) != entry {
+            env.settings.clients.monitors.change(self.place, env.settings.id, sight, self.reading);
+        }
     }
-    Some(Sight::Tenant(Sender { tenant, version: quotas.version() }))
+}
+
+/// Returns which requests a client may see as a monitor. None for a client without a tenant.
+fn sight_of(client: &Client, quotas: &Quotas) -> Option<Sight> {
+    client.identity.tenant.map(|tenant| sight_within(tenant, quotas))
+}
+
+/// Returns which requests a client of a tenant may see as a monitor: an administrator those of all clients, others
+/// those of their tenant.
+fn sight_within(tenant: TenantId, quotas: &Quotas) -> Sight {
+    if quotas.tenant(tenant).admin {
+        return Sight::All;
+    }
+    Sight::Tenant(Sender { tenant, version: quotas.version() })
+}
+
+/// Returns the text of the error for a client that may not be a monitor: all places are taken, or its tenant has its
+/// quarter of them.
+pub(super) fn no_place_left(env: &Env) -> String {
+    let limit = env.settings.clients.monitors.places();
+    format!("OVERLOADED reason=monitors limit={limit} (--monitors) retry_after_ms=1000")
 }
 
 /// Returns the number of bytes that may wait to be sent to a monitor (client that has sent `MONITOR`); a line beyond it
@@ -73,15 +95,16 @@ impl ClientStage {
         }
         let sight = sight_of(client, &env.quotas).filter(|_| !client.is_monitor);
         let Some(sight) = sight else { return Ok(()) };
-        // A monitor that was ended in this turn has its place until the turn's end.
-        if self.monitors.iter().any(|monitor| monitor.id == id) {
+        // A monitor that was ended in this turn has its place until the turn's end, perhaps as another tenant's.
+        if let Some(monitor) = self.monitors.iter_mut().find(|monitor| monitor.id == id) {
+            if !board.has_room(sight, Some(monitor.place)) {
+                return Err(no_place_left(env));
+            }
             client.is_monitor = true;
+            monitor.publish(env, sight);
             return Ok(());
         }
-        let Some(place) = board.take(env.settings.id, sight) else {
-            let limit = board.places();
-            return Err(format!("OVERLOADED reason=monitors limit={limit} (--monitors) retry_after_ms=1000"));
-        };
+        let Some(place) = board.take(env.settings.id, sight) else { return Err(no_place_left(env)) };
         client.is_monitor = true;
         let reading = Reading::Ready;
         self.monitors.push(Monitor {
@@ -93,6 +116,27 @@ impl ClientStage {
             uncharged: 0,
         });
         Ok(())
+    }
+
+    /// True if a client may log in as a client of a tenant. False only for a monitor (it has sent `MONITOR`), if other
+    /// monitors of that tenant, which is no administrator's, have their quarter of all places.
+    pub(super) fn may_watch_within(&self, env: &Env, id: ClientId, tenant: TenantId) -> bool {
+        let monitor = self.monitors.iter().find(|monitor| monitor.id == id);
+        let is_monitor = self.clients.peek(id).is_some_and(|client| client.is_monitor);
+        monitor.filter(|_| is_monitor).is_none_or(|monitor| {
+            let sight = sight_within(tenant, &env.quotas);
+            env.settings.clients.monitors.has_room(sight, Some(monitor.place))
+        })
+    }
+
+    /// Brings a client's entry on the board of monitors up to date, if it has one, after its identity has changed: the
+    /// monitors of its tenant are limited in number.
+    pub(super) fn note_sight(&mut self, env: &Env, id: ClientId) {
+        let Some(monitor) = self.monitors.iter_mut().find(|monitor| monitor.id == id) else { return };
+        let client = self.clients.get(id).filter(|client| client.is_watching());
+        if let Some(sight) = client.and_then(|client| sight_of(client, &env.quotas)) {
+            monitor.publish(env, sight);
+        }
     }
 
     /// True if clients of this shard have sent `MONITOR`.
@@ -168,11 +212,7 @@ impl ClientStage {
                 monitor.reading = Reading::Ready;
                 self.tell_left_out(env, monitor, unix_micros);
             }
-            let entry = (sight, monitor.reading);
-            if std::mem::replace(&mut monitor.entry, entry) != entry {
-                let (sight, reading) = entry;
-                env.settings.clients.monitors.change(monitor.place, env.settings.id, sight, reading);
-            }
+            monitor.publish(env, sight);
             true
         });
         self.monitors = monitors;

@@ -12,7 +12,6 @@
 //!
 //! Messages of names that are shared with other clients come over no link of the client: see `listeners.rs`.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::ClientStage;
@@ -101,6 +100,9 @@ struct Feed {
     /// True if this link (unshared connection to a store) has those of the client's subscriptions that are made at
     /// every store ([`Origin::AllStores`]).
     has_all: bool,
+    /// True once the store has refused to end subscriptions that the client does not have: it may go on sending their
+    /// messages over this link (unshared connection to a store), which are dropped.
+    has_stale: bool,
     /// The requests sent over this link (unshared connection to a store) that the store has not acknowledged,
     /// in order.
     owed: VecDeque<Owed>,
@@ -115,9 +117,12 @@ struct Owed {
     /// The number of acknowledgements that the store still has to send, one for each name in the request.
     left: usize,
     purpose: Purpose,
-    /// The sharded channels to subscribe to, which the store may refuse because another node has their slot;
-    /// empty for other requests.
-    sharded: Vec<Box<[u8]>>,
+    /// True if the request begins subscriptions, false if it ends some.
+    begins: bool,
+    /// The names in the request that matter if the store refuses it: sharded channels to subscribe to, because another
+    /// node may have their slot, and channels and patterns whose subscription the client ends, because it then stays.
+    /// Empty for other requests.
+    names: Vec<Box<[u8]>>,
     /// The number of cluster nodes that were asked for the channels of this request before.
     tries: u8,
 }
@@ -147,6 +152,13 @@ struct Pending {
     acknowledgements: Vec<u8>,
     /// The channels or patterns that the command has added; empty if it ends subscriptions.
     begun: Vec<(Box<[u8]>, Origin)>,
+    /// The channels or patterns that the command has removed, and whose end no store has refused; empty if it begins
+    /// subscriptions.
+    ended: Vec<(Box<[u8]>, Held)>,
+    /// The removed channels or patterns whose end a store has refused, so that the client has them again.
+    kept: Vec<Box<[u8]>>,
+    /// The stores that have refused to end subscriptions of the command.
+    refusing: Vec<BackendId>,
     /// The messages that have come since the command was sent, which the client gets after the reply; None if
     /// the command ends subscriptions.
     messages: Option<Vec<u8>>,
@@ -182,6 +194,7 @@ pub struct Change {
     kind: Subscription,
     begins: bool,
     begun: Vec<(Box<[u8]>, Origin)>,
+    ended: Vec<(Box<[u8]>, Held)>,
 }
 
 /// Consequence for a client of the loss of one of its links (unshared connections to stores).
@@ -231,8 +244,8 @@ pub enum Delivered {
         /// error of a store or home core (the one that subscribes for all clients); then the messages that came since
         /// the command was sent.
         reply: Vec<u8>,
-        /// Requests that end the subscriptions of the command, because a store or home core has refused one of them;
-        /// else empty.
+        /// Requests that undo the command at stores which have carried it out, because another store or a home core
+        /// has refused it; else empty.
         undo: Vec<FeedRequest>,
         /// Subscriptions of the command that weir has on behalf of all its clients, and that this client has to leave
         /// because the command was refused.
@@ -268,7 +281,7 @@ impl Subscriptions {
 
     /// Adds a link (unshared connection) to a store over which nothing is subscribed to yet.
     pub fn add_feed(&mut self, link: PrivateId, backend: BackendId) {
-        self.feeds.push(Feed { link, backend, has_all: false, owed: VecDeque::new() });
+        self.feeds.push(Feed { link, backend, has_all: false, has_stale: false, owed: VecDeque::new() });
     }
 
     /// True if the client is subscribed to this channel or pattern.
@@ -318,11 +331,14 @@ impl Subscriptions {
         let pending = self.pending.as_ref().map_or(0, |pending| {
             let messages = pending.messages.as_ref().map_or(0, Vec::capacity);
             let begun = pending.begun.iter().map(|(name, _)| size_of::<(Box<[u8]>, Origin)>() + name.len());
-            messages + pending.acknowledgements.capacity() + begun.sum::<usize>()
+            let ended = pending.ended.iter().map(|(name, _)| size_of::<(Box<[u8]>, Held)>() + name.len());
+            let kept = pending.kept.iter().map(|name| size_of::<Box<[u8]>>() + name.len());
+            let names = begun.chain(ended).chain(kept);
+            messages + pending.acknowledgements.capacity() + names.sum::<usize>()
         });
         let owed = self.feeds.iter().flat_map(|feed| &feed.owed).map(|owed| {
-            let sharded = owed.sharded.iter().map(|name| size_of::<Box<[u8]>>() + name.len());
-            size_of::<Owed>() + sharded.sum::<usize>()
+            let names = owed.names.iter().map(|name| size_of::<Box<[u8]>>() + name.len());
+            size_of::<Owed>() + names.sum::<usize>()
         });
         let names =
             self.len() * (size_of::<(Box<[u8]>, Held)>() + 8) + self.shared * SHARED_SUBSCRIPTION_BYTES;
@@ -352,10 +368,8 @@ impl Subscriptions {
     ) -> Change {
         let (mut begun, mut acknowledgements) = (Vec::new(), Vec::new());
         for Named { name, origin, filter } in named {
-            if let Entry::Vacant(place) = self.names[kind as usize].entry(name.into()) {
-                place.insert(Held { origin, _filter: filter });
-                self.name_bytes += name.len();
-                self.shared += usize::from(origin == Origin::Shared);
+            if !self.has(kind, name) {
+                self.add(kind, name.into(), Held { origin, _filter: filter });
                 begun.push((Box::from(name), origin));
             }
             let count = self.told_count(kind);
@@ -366,21 +380,21 @@ impl Subscriptions {
         }
         let requests = self.requests((kind, true), &begun, Purpose::Command);
         let shared = only_shared(&begun);
-        Change { requests, acknowledgements, shared, kind, begins: true, begun }
+        Change { requests, acknowledgements, shared, kind, begins: true, begun, ended: Vec::new() }
     }
 
     /// Removes these channels or patterns; if none are named, all of the kind (channels, patterns or sharded
     /// channels). The caller still has to send the change.
     pub fn end(&mut self, kind: Subscription, named: &[&[u8]], protocol: Protocol) -> Change {
-        let (mut ended, mut acknowledgements) = (Vec::new(), Vec::new());
+        let (mut ended, mut acknowledgements) = (Vec::<(Box<[u8]>, Held)>::new(), Vec::new());
         let all: Vec<Box<[u8]>> = match named {
             [] => self.names[kind as usize].keys().cloned().collect(),
             _ => Vec::new(),
         };
         let named = named.iter().copied().chain(all.iter().map(|name| &**name));
         for name in named {
-            if let Some(origin) = self.remove(kind, name) {
-                ended.push((Box::from(name), origin));
+            if let Some(held) = self.remove(kind, name) {
+                ended.push((Box::from(name), held));
             }
             let count = self.told_count(kind);
             acknowledge(&mut acknowledgements, protocol, kind.word(false), Some(name), count);
@@ -389,16 +403,25 @@ impl Subscriptions {
             let count = self.told_count(kind);
             acknowledge(&mut acknowledgements, protocol, kind.word(false), None, count);
         }
-        let requests = self.requests((kind, false), &ended, Purpose::Command);
-        let shared = only_shared(&ended);
-        Change { requests, acknowledgements, shared, kind, begins: false, begun: Vec::new() }
+        let origins: Vec<_> = ended.iter().map(|(name, held)| (name.clone(), held.origin)).collect();
+        let requests = self.requests((kind, false), &origins, Purpose::Command);
+        let shared = only_shared(&origins);
+        Change { requests, acknowledgements, shared, kind, begins: false, begun: Vec::new(), ended }
     }
 
-    fn remove(&mut self, kind: Subscription, name: &[u8]) -> Option<Origin> {
-        let Held { origin, .. } = self.names[kind as usize].remove(name)?;
+    /// Adds a channel or pattern that the client is not subscribed to.
+    fn add(&mut self, kind: Subscription, name: Box<[u8]>, held: Held) {
+        self.name_bytes += name.len();
+        self.shared += usize::from(held.origin == Origin::Shared);
+        self.names[kind as usize].insert(name, held);
+    }
+
+    /// Removes a channel or pattern; None if the client is not subscribed to it.
+    fn remove(&mut self, kind: Subscription, name: &[u8]) -> Option<Held> {
+        let held = self.names[kind as usize].remove(name)?;
         self.name_bytes -= name.len();
-        self.shared -= usize::from(origin == Origin::Shared);
-        Some(origin)
+        self.shared -= usize::from(held.origin == Origin::Shared);
+        Some(held)
     }
 
     /// Begins to wait for the acknowledgements of a change, and returns the requests to send. `opening`, which is kept
@@ -406,7 +429,7 @@ impl Subscriptions {
     /// wait. `sequence` is the number of the client's command.
     pub fn expect(&mut self, change: Change, sequence: u32, opening: Option<Opening>) -> Vec<FeedRequest> {
         debug_assert!(self.pending.is_none(), "a client's commands about subscriptions are alone");
-        let Change { requests, acknowledgements, shared, kind, begins, begun } = change;
+        let Change { requests, acknowledgements, shared, kind, begins, begun, ended } = change;
         let messages = begins.then(Vec::new);
         // The end of a shared subscription is not waited for: no message passes to the client after it.
         let count = requests.len() + if begins { shared.len() } else { 0 };
@@ -416,6 +439,9 @@ impl Subscriptions {
             requests: count,
             acknowledgements,
             begun,
+            ended,
+            kept: Vec::new(),
+            refusing: Vec::new(),
             messages,
             refusal: None,
             _opening: opening,
@@ -466,6 +492,49 @@ impl Subscriptions {
         let here: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
         let subscribes = (Subscription::Sharded, true);
         (!here.is_empty()).then(|| feed.request(subscribes, &here, (moved.purpose, moved.tries)))
+    }
+
+    /// Handles the refusal, with `error`, of a request to the store `backend` that was to end subscriptions (`owed`).
+    /// If the client's command waits for the request, the client has them still, and the error becomes the command's
+    /// reply unless another error came first. False if none waits; the messages of these subscriptions are dropped
+    /// then, since the client does not have them.
+    fn keep(&mut self, owed: &Owed, backend: BackendId, error: &[u8]) -> bool {
+        let Some(pending) = self.pending.as_mut().filter(|_| owed.purpose == Purpose::Command) else {
+            if let Some(feed) = self.feeds.iter_mut().find(|feed| feed.backend == backend) {
+                feed.has_stale = true;
+            }
+            return false;
+        };
+        pending.refusal.get_or_insert_with(|| error.to_vec());
+        pending.requests -= 1;
+        // A node that has lost the slot of sharded channels has ended the subscriptions to them by itself.
+        if error.starts_with(b"-MOVED ") {
+            return true;
+        }
+        let names: HashSet<&[u8]> = owed.names.iter().map(|name| &**name).collect();
+        let is_named = |(name, _): &mut (Box<[u8]>, Held)| names.contains(&**name);
+        let stays: Vec<_> = pending.ended.extract_if(.., is_named).collect();
+        pending.kept.extend(stays.iter().map(|(name, _)| name.clone()));
+        pending.refusing.push(backend);
+        let kind = pending.kind;
+        stays.into_iter().for_each(|(name, held)| self.add(kind, name, held));
+        true
+    }
+
+    /// Writes the requests that subscribe once more, at the stores that have ended them, to those channels and patterns
+    /// of all stores whose end another store has refused (`kept`; `refusing` are all stores that have refused).
+    fn begin_anew(
+        &mut self,
+        kind: Subscription,
+        kept: &[Box<[u8]>],
+        refusing: &[BackendId],
+    ) -> Vec<FeedRequest> {
+        let names = &self.names[kind as usize];
+        let is_of_all = |name: &&[u8]| names.get(*name).is_some_and(|held| held.origin == Origin::AllStores);
+        let all: Vec<&[u8]> = kept.iter().map(|name| &**name).filter(is_of_all).collect();
+        let has_ended = |feed: &&mut Feed| feed.has_all && !refusing.contains(&feed.backend);
+        let feeds = self.feeds.iter_mut().filter(|_| !all.is_empty()).filter(has_ended);
+        feeds.map(|feed| feed.request((kind, true), &all, (Purpose::Follows, 0))).collect()
     }
 
     /// Handles a store's final refusal of a request: the client's command about subscriptions waits for one request
@@ -552,7 +621,7 @@ impl Subscriptions {
     /// meaning. A reply to a request about subscriptions is taken off those that the store owes.
     fn hear(&mut self, link: PrivateId, message: &[u8]) -> Heard {
         let Some(feed) = self.feeds.iter_mut().find(|feed| feed.link == link) else { return Heard::Nothing };
-        let backend = feed.backend;
+        let (backend, has_stale) = (feed.backend, feed.has_stale);
         if message.starts_with(b"-") {
             return feed.owed.pop_front().map_or(Heard::Unasked, |owed| Heard::Refused(owed, backend));
         }
@@ -573,9 +642,20 @@ impl Subscriptions {
         }
         match ended {
             Some(name) if is_still_wanted => Heard::Ended(name.into(), backend),
-            Some(_) => Heard::Nothing,
-            None => Heard::Message,
+            None if !has_stale || self.wants(message) => Heard::Message,
+            _ => Heard::Nothing,
         }
+    }
+
+    /// False if a store's message was published, and the client is not subscribed to its channel or pattern.
+    fn wants(&self, message: &[u8]) -> bool {
+        let kind = match word_of(message, 0) {
+            Some(b"message") => Subscription::Channels,
+            Some(b"pmessage") => Subscription::Patterns,
+            Some(b"smessage") => Subscription::Sharded,
+            _ => return true,
+        };
+        word_of(message, 1).is_some_and(|name| self.has(kind, name))
     }
 
     /// True if weir has, for some of the client's channels or patterns, one subscription at the store on
@@ -636,13 +716,15 @@ impl Subscriptions {
             self.remove(pending.kind, name);
         }
         reply.extend(pending.messages.unwrap_or_default());
-        let undo = self.requests((pending.kind, false), &pending.begun, Purpose::Undoes);
+        let mut undo = self.requests((pending.kind, false), &pending.begun, Purpose::Undoes);
+        undo.extend(self.begin_anew(pending.kind, &pending.kept, &pending.refusing));
         let leave = only_shared(&pending.begun).into_iter().map(|name| (pending.kind, name)).collect();
         Some(Completed { sequence: pending.sequence, reply, undo, leave })
     }
 }
 
-/// The end of a command about subscriptions: its reply, and the subscriptions to end if it was refused.
+/// The end of a command about subscriptions: its reply and, if it was refused, the requests that undo it and the shared
+/// subscriptions to leave.
 struct Completed {
     sequence: u32,
     reply: Vec<u8>,
@@ -666,9 +748,9 @@ impl Feed {
         encode::array(&mut frame, names.len() + 1);
         encode::bulk(&mut frame, word);
         names.iter().for_each(|name| encode::bulk(&mut frame, name));
-        let may_move = begins && kind == Subscription::Sharded;
-        let sharded = if may_move { names.iter().map(|name| Box::from(*name)).collect() } else { Vec::new() };
-        self.owed.push_back(Owed { word, left: names.len(), purpose, sharded, tries });
+        let is_named = if begins { kind == Subscription::Sharded } else { purpose == Purpose::Command };
+        let named = if is_named { names.iter().map(|name| Box::from(*name)).collect() } else { Vec::new() };
+        self.owed.push_back(Owed { word, left: names.len(), purpose, begins, names: named, tries });
         FeedRequest { link: self.link, frame }
     }
 }
@@ -725,8 +807,14 @@ impl ClientStage {
                 }
                 self.end_subscription_command(env, id)
             }
+            Heard::Refused(owed, from) if !owed.begins => {
+                if subscriptions.keep(&owed, from, message) {
+                    return self.end_subscription_command(env, id);
+                }
+                Delivered::Noted
+            }
             Heard::Refused(owed, from) => {
-                let Owed { purpose, sharded: names, tries, word, .. } = owed;
+                let Owed { purpose, names, tries, .. } = owed;
                 let moved = Moved { from, names, tries: tries + 1, error: message.to_vec(), purpose };
                 if !moved.names.is_empty() && message.starts_with(b"-MOVED ") {
                     return Delivered::Moved(moved);
@@ -734,8 +822,7 @@ impl ClientStage {
                 if subscriptions.refuse(moved) {
                     return self.end_subscription_command(env, id);
                 }
-                let began = word != Subscription::Sharded.word(false) && purpose == Purpose::Follows;
-                if began { Delivered::Revoked } else { Delivered::Noted }
+                if purpose == Purpose::Follows { Delivered::Revoked } else { Delivered::Noted }
             }
             Heard::Unasked => Delivered::Revoked,
             Heard::Ended(name, from) => {

@@ -177,7 +177,7 @@ impl Landed {
         let to = self.waiters.next()?.envelope.reply_to;
         let others = match self.outcome {
             Outcome::Served { .. } | Outcome::Cached { .. } => Outcome::cached(reply_bytes),
-            Outcome::Lost | Outcome::Refused => Outcome::Refused,
+            Outcome::Lost | Outcome::Refused | Outcome::Throttled => Outcome::Refused,
         };
         let outcome = std::mem::replace(&mut self.outcome, others);
         Some((to, if self.payer.is_some() { others } else { outcome }))

@@ -2012,7 +2012,7 @@ fn says_away(reply: &[u8]) -> bool {
 /// it because it is unavailable.
 fn was_not_carried_out(outcome: Outcome, reply: &[u8]) -> bool {
     match outcome {
-        Outcome::Refused => true,
+        Outcome::Refused | Outcome::Throttled => true,
         Outcome::Served { .. } => AWAY_TOLD.iter().any(|word| reply.starts_with(word)),
         Outcome::Lost | Outcome::Cached { .. } => false,
     }

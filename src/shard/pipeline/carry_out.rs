@@ -119,7 +119,7 @@ impl Shard {
                 let envelope = self.envelope_alone(id, (slot, backend), (Rewrite::AsItCame, charge), nature);
                 self.send_from_here(&envelope, message, 1, now);
             }
-            (Destination::Private { slot, backend }, Some(command)) => {
+            (Destination::Private { slot, backend }, command) => {
                 self.send_private(id, command, (slot, backend), charge, request, now);
             }
             (Destination::Scan { backend, cursor }, _) => {
@@ -162,8 +162,8 @@ impl Shard {
                 }
             }
             (Destination::Home { .. }, _) => unreachable!("seen to by who calls this"),
-            (Destination::Parts(_) | Destination::Weir(_) | Destination::Private { .. }, None) => {
-                unreachable!("what is in no table goes alone")
+            (Destination::Parts(_) | Destination::Weir(_), None) => {
+                unreachable!("what is in no table goes to one store")
             }
         }
     }

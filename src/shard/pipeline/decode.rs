@@ -3,8 +3,9 @@
 use bytes::Bytes;
 
 use super::Shard;
-use super::destination::step_of;
-use crate::protocol::command::{self, Class, Command, Handling, LocalCommand};
+use super::destination::{Destination, step_of};
+use super::private::not_while_subscribed;
+use crate::protocol::command::{self, Class, Command, Handling, LocalCommand, quoted};
 use crate::protocol::{Argument, Arguments, Request, RequestDecoder, encode};
 use crate::shard::admission::{FREE_BYTES, Payer};
 use crate::shard::clients::{Identity, Progress};
@@ -324,9 +325,10 @@ impl Shard {
         self.env.settings.clients.scripts.note(arguments.at(place));
     }
 
-    /// Handles a command that weir does not know: sends it to the backend of its first argument's slot, since that is
-    /// the key in most commands of modules. Refuses it if the client may not run unknown commands or is in a
-    /// transaction, and closes a client that speaks HTTP on a connection for RESP.
+    /// Handles a command that weir does not know, which may do anything: sends it to the backend of its first
+    /// argument's slot, since that is the key in most commands of modules. Refuses it if the client may not run unknown
+    /// commands, is in a transaction, or is a subscriber in RESP2; holds it while a `CLIENT PAUSE` holds back writes;
+    /// and closes a client that speaks HTTP on a connection for RESP.
     fn handle_unknown(&mut self, id: ClientId, request: Request<'_>, now: Now) {
         // HTTP is checked for first, whoever the client is: what follows may be the body of a web page's
         // request, and must not be carried out.
@@ -345,11 +347,24 @@ impl Shard {
             return self.refuse_in_transaction(id, &refusal);
         }
         // The store would report an unknown command in a transaction only at its end.
-        if self.clients.client(id).transaction().is_some() {
+        let client = self.clients.client(id);
+        if client.transaction().is_some() {
             let text = command::Unrecognised::Command(request.arguments).text();
             return self.refuse_with_bytes(id, &text);
         }
-        let destination = self.destination_of_unknown(&request.arguments);
+        if client.is_paused_in_part() {
+            return self.clients.hold_by_order(&mut self.env, id, &request.arguments);
+        }
+        if client.is_subscriber_only() {
+            let name = quoted(request.arguments.name()).to_lowercase();
+            return self.answer_error(id, &format!("ERR {}", not_while_subscribed(&name)));
+        }
+        let destination = match self.destination_of_unknown(&request.arguments) {
+            Destination::Alone { slot, backend } if self.goes_over_own_link(id, (slot, backend)) => {
+                Destination::Private { slot, backend }
+            }
+            destination => destination,
+        };
         self.carry_out(id, None, destination, request, now);
     }
 

@@ -220,25 +220,12 @@ impl Shard {
                 Ok(if is_for_busy { Destination::Stores(FanOut::Same) } else { self.first_backend() })
             }
             Handling::FanOut(fan_out) => Ok(Destination::Stores(fan_out)),
-            // An administrator's `CONFIG GET` goes to the stores; for others weir answers it, except for what
-            // programs that wait for events of keys ask when they start.
-            Handling::Local(LocalCommand::ConfigGet) if self.is_admin(id) || asks_for_events(arguments) => {
-                Ok(Destination::Stores(FanOut::Settings))
-            }
-            Handling::Local(LocalCommand::Info) if self.asks_for_key_counts(id, arguments) => {
-                Ok(Destination::Stores(FanOut::KeyCounts))
+            Handling::Local(local @ (LocalCommand::ConfigGet | LocalCommand::Info)) => {
+                let fan_out = asked_of_stores(local, self.tenant_of(id), arguments);
+                Ok(fan_out.map_or(Destination::Weir(local), Destination::Stores))
             }
             Handling::Local(local) => Ok(Destination::Weir(local)),
         }
-    }
-
-    /// True if `INFO` asks for the numbers of keys alone, and the client may use all keys, so that it may know
-    /// their numbers.
-    fn asks_for_key_counts(&mut self, id: ClientId, arguments: &Arguments<'_>) -> bool {
-        let has_all = |tenant: &Tenant| tenant.keys.is_empty() && tenant.databases.is_empty();
-        arguments.len() == 2
-            && arguments.at(1).eq_ignore_ascii_case(b"keyspace")
-            && self.tenant_of(id).is_some_and(has_all)
     }
 
     /// Returns the destination of a command that weir does not know: only the backend that owns the slot of
@@ -381,6 +368,30 @@ pub(super) fn touches_of(command: &Command, arguments: &Arguments<'_>) -> Touche
             Touches::key(command, arguments.places()[usize::from(first)])
         }
         _ => Touches::KEYS,
+    }
+}
+
+/// Returns how the stores are asked about a command (`local`) that weir answers itself for most tenants; None if weir
+/// answers it for this tenant, too. An administrator's `CONFIG GET` goes to the stores, and anybody's for what
+/// programs that wait for events of keys ask when they start. So does an `INFO` for the numbers of keys alone, from a
+/// tenant that may use all keys.
+pub(super) fn asked_of_stores(
+    local: LocalCommand,
+    tenant: Option<&Tenant>,
+    arguments: &Arguments<'_>,
+) -> Option<FanOut> {
+    let is_admin = || tenant.is_some_and(|tenant| tenant.admin);
+    let has_all_keys = || tenant.is_some_and(|tenant| tenant.keys.is_empty() && tenant.databases.is_empty());
+    match local {
+        LocalCommand::ConfigGet if is_admin() || asks_for_events(arguments) => Some(FanOut::Settings),
+        LocalCommand::Info
+            if arguments.len() == 2
+                && arguments.at(1).eq_ignore_ascii_case(b"keyspace")
+                && has_all_keys() =>
+        {
+            Some(FanOut::KeyCounts)
+        }
+        _ => None,
     }
 }
 

@@ -9,11 +9,12 @@ use serde::{Serialize, Serializer};
 
 use super::Shard;
 use super::decode::encoded;
-use super::destination::{Placement, touches_of};
+use super::destination::{Placement, asked_of_stores, touches_of};
 use super::permission::permit_tenant;
+use super::qos::inside_call;
 use super::shared_channels::may_share;
 use crate::policy::slice::Verdict;
-use crate::protocol::command::{Class, Command, Gather, Handling, PrivateUse, recognise};
+use crate::protocol::command::{Class, Command, Gather, Handling, LocalCommand, PrivateUse, recognise};
 use crate::protocol::{Arguments, Protocol, encode};
 use crate::shard::admission::{Estimate, FREE_BYTES, Payer, Scope, asked};
 use crate::shard::backend_levels;
@@ -22,11 +23,11 @@ use crate::shard::clients::{Question, ScopeLimit};
 use crate::shard::hot_keys::Forecast;
 use crate::shard::partition::Permission;
 use crate::shard::request::{ReplyTo, Route, Track};
-use crate::shard::settings::BULKHEADS;
+use crate::shard::settings::{BULKHEADS, Mode};
 use crate::values::limits::{EXPLAINED_WORDS_MAX, KEYS_PER_TURN};
 use crate::values::time::Now;
 use crate::values::usage::Amount;
-use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId, UNIT};
+use crate::values::{BackendId, ClientId, Database, MicroUnits, Price, ShardId};
 use standing::{Standing, Terms, prefixed};
 
 /// The client that a request to be explained (`QOS EXPLAIN`, or an operator's question at the admin port) is
@@ -39,6 +40,9 @@ struct Subject {
     /// a hot key are found.
     connection: u64,
 }
+
+/// Subcommands of `QOS` that are questions. They have a price, and are answered even if the quota is used up.
+const QUESTIONS: [&[u8]; 4] = [b"explain", b"hotkeys", b"limits", b"tenants"];
 
 /// The value of [`Subject::connection`] for a request that an operator asks weir to explain at the admin port, which
 /// comes from no client connection.
@@ -131,6 +135,9 @@ impl Shard {
         arguments: &Arguments<'_>,
         now: Now,
     ) -> Explained {
+        if command.handling == Handling::Local(LocalCommand::Qos) && is_subcommand(arguments, b"call") {
+            return self.explained_call(subject, command, arguments, now);
+        }
         let mut map = Explained::default();
         map.text("command", command.spoken_name());
         let handling = self.in_force(command.handling_for(arguments));
@@ -138,11 +145,16 @@ impl Shard {
             map.text("handled", refusal);
             return map;
         }
+        let tenant = subject.identity.tenant(&self.env.quotas);
+        let handling = match handling {
+            Handling::Local(local) => {
+                asked_of_stores(local, tenant, arguments).map_or(handling, Handling::FanOut)
+            }
+            handling => handling,
+        };
         match handling {
             Handling::Local(local) => {
-                let is_priced = local.is_priced(arguments) || arguments.frame().len() > FREE_BYTES;
-                let price = if is_priced { "priced by its bytes" } else { "at no cost" };
-                map.text("handled", format!("answered by weir, {price}"));
+                self.explain_own(&mut map, subject, (command, local), arguments, now);
                 return map;
             }
             Handling::Refused(refusal) => {
@@ -155,7 +167,7 @@ impl Shard {
                 return map;
             }
             Handling::Private(PrivateUse::Subscribes(kind))
-                if subject.identity.tenant(&self.env.quotas).is_some_and(|tenant| tenant.shares_channels)
+                if tenant.is_some_and(|tenant| tenant.shares_channels)
                     && arguments.iter().skip(1).all(|name| may_share(kind, name)) =>
             {
                 map.text(
@@ -166,17 +178,92 @@ impl Shard {
                 );
             }
             Handling::Private(_) => {
-                let free = self.private.available();
-                map.text("private_links", format!("{free} of this core's are free"));
+                let [own, free] = self.private.available(&self.env, subject.identity.tenant_id());
+                let text = format!("{own} of this core's are free for the tenant, {free} in all");
+                map.text("private_links", text);
             }
             Handling::Forward | Handling::BetweenDatabases | Handling::Split(_) | Handling::FanOut(_) => {}
         }
         let sender = self.explain_place(&mut map, command, handling, arguments);
+        let (tier, backend) = (subject.identity.tier, sender.map(|(backend, _)| backend));
+        let percent = self.env.backend_levels.percent(backend, tier);
+        let total = self.explain_price(&mut map, subject, (command, percent), arguments);
+        self.explain_admission(&mut map, subject, total, now);
+        if let Some((backend, home)) = sender {
+            let track = self.admission.track(subject.identity.payer, command.class, total);
+            self.explain_hot(&mut map, subject, (command, arguments, track), now);
+            self.explain_standing(&mut map, subject, (backend, home, track), now);
+        }
+        map
+    }
+
+    /// Explains the request inside a `QOS CALL` (`command`, with its `arguments`), under the options of the call.
+    fn explained_call(
+        &mut self,
+        subject: &Subject,
+        command: &'static Command,
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) -> Explained {
+        let inside = inside_call(&self.env, &mut self.admission, &subject.identity, arguments);
+        let refusal = match inside {
+            Ok((identity, inner)) => {
+                let (frame, places) = encoded(inner.iter());
+                let inner = Arguments::new(&frame, &places);
+                match recognise(&inner) {
+                    Ok(command) => {
+                        return self.explained(&Subject { identity, ..*subject }, command, &inner, now);
+                    }
+                    Err(error) => error.to_string(),
+                }
+            }
+            Err(text) => text,
+        };
+        let mut map = Explained::default();
+        map.text("command", command.spoken_name());
+        map.text("handled", refusal);
+        map
+    }
+
+    /// Adds to an explanation (`map`) that weir answers the request itself (`local` is its command), and what that
+    /// costs.
+    fn explain_own(
+        &mut self,
+        map: &mut Explained,
+        subject: &Subject,
+        (command, local): (&Command, LocalCommand),
+        arguments: &Arguments<'_>,
+        now: Now,
+    ) {
+        let is_question =
+            local == LocalCommand::Qos && QUESTIONS.into_iter().any(|word| is_subcommand(arguments, word));
+        if !is_question && !local.is_priced(arguments) {
+            return map.text("handled", format!("answered by weir, {}", price_of_own(local, arguments)));
+        }
+        map.text("handled", "answered by weir, priced like any request".to_owned());
+        // No store is asked, so none is strained by it.
+        let total = self.explain_price(map, subject, (command, 100), arguments);
+        match local {
+            LocalCommand::Qos => map.text("rate", "answered even if the quota is used up".to_owned()),
+            LocalCommand::Auth | LocalCommand::Hello | LocalCommand::ClientUnpause => {
+                map.text("rate", "never throttled".to_owned());
+            }
+            _ => self.explain_admission(map, subject, total, now),
+        }
+    }
+
+    /// Adds to an explanation (`map`) the class of a request and, term by term, the estimate of its price, which is
+    /// `percent` of the usual one if its store is slow. Returns the estimate.
+    fn explain_price(
+        &mut self,
+        map: &mut Explained,
+        subject: &Subject,
+        (command, percent): (&Command, u32),
+        arguments: &Arguments<'_>,
+    ) -> Price {
         map.text("class", word_for_class(command.class).to_owned());
         let weights = *self.admission.weights();
         let (payer, asked) = (subject.identity.payer, asked(Some(command), arguments));
-        let (tier, backend) = (subject.identity.tier, sender.map(|(backend, _)| backend));
-        let percent = self.env.backend_levels.percent(backend, tier);
         let Estimate { quote, expected, total, surcharge } =
             self.admission.estimate(payer, (&asked, command.class, percent));
         let fixed = quote.fixed.micro() - surcharge;
@@ -192,13 +279,7 @@ impl Shard {
         price.units("to_floor", total.micro().saturating_sub(terms));
         price.units("total", total.micro());
         map.0.push(("estimate", Value::Map(price)));
-        self.explain_admission(&mut map, subject, total, now);
-        if let Some((backend, home)) = sender {
-            let track = self.admission.track(payer, command.class, total);
-            self.explain_hot(&mut map, subject, (command, arguments, track), now);
-            self.explain_standing(&mut map, subject, (backend, home, track), now);
-        }
-        map
+        total
     }
 
     /// Returns the error with which a request is refused before its quotas are looked at: its tenant may not
@@ -328,19 +409,20 @@ impl Shard {
     }
 
     fn explain_admission(&mut self, map: &mut Explained, subject: &Subject, cost: Price, now: Now) {
-        if !self.admission.is_priced() {
+        let mode = self.admission.mode();
+        if mode == Mode::Off {
             return map.text("rate", "off".to_owned());
         }
         let mut scopes = Vec::new();
         let mut decision = "admitted";
         for (scope, name) in self.scopes_of(&subject.identity) {
-            let peeked = self.admission.peek(scope, cost, now.monotonic);
-            let Some((verdict, capacity, remaining)) = peeked else { continue };
+            let forecast = self.admission.forecast(&self.env.quotas, scope, cost, now.monotonic);
+            let Some((verdict, limit, remaining)) = forecast else { continue };
             let mut told = Explained::default();
             told.text("scope", word_for(scope).to_owned());
             told.text("name", name);
-            told.number("limit", capacity.ru_per_second() as i64);
-            told.number("remaining", (remaining / UNIT) as i64);
+            told.number("limit", limit as i64);
+            told.number("remaining", remaining as i64);
             match verdict {
                 Verdict::Fits => told.text("verdict", "fits".to_owned()),
                 Verdict::Ask => {
@@ -355,7 +437,7 @@ impl Shard {
             }
             scopes.push(Value::Map(told));
         }
-        map.text("rate", decision.to_owned());
+        map.text("rate", prefixed(mode, decision));
         map.0.push(("scopes", Value::List(scopes)));
     }
 
@@ -371,6 +453,28 @@ impl Shard {
         }
         scopes
     }
+}
+
+/// Returns what a request costs that weir answers itself and that has no base price (`local` is its command), as a part
+/// of a sentence.
+fn price_of_own(local: LocalCommand, arguments: &Arguments<'_>) -> &'static str {
+    let is_help =
+        local == LocalCommand::Help || local == LocalCommand::Qos && !is_subcommand(arguments, b"set");
+    match local {
+        LocalCommand::Exec => "at the price of all requests of its transaction",
+        LocalCommand::Discard | LocalCommand::Reset => {
+            "priced by the bytes of the requests that it drops if they are more than 1 KiB"
+        }
+        LocalCommand::Monitor => "at no cost; the lines that follow are priced by their bytes",
+        _ if arguments.frame().len() > FREE_BYTES => "priced by its bytes",
+        _ if is_help => "priced by the bytes of its reply if they are more than 1 KiB",
+        _ => "at no cost",
+    }
+}
+
+/// True if the second word of a request is this one, in any case of letters.
+fn is_subcommand(arguments: &Arguments<'_>, name: &[u8]) -> bool {
+    arguments.get(1).is_some_and(|word| word.eq_ignore_ascii_case(name))
 }
 
 pub(super) const fn word_for(scope: Scope) -> &'static str {

@@ -86,7 +86,7 @@ impl Shard {
         Refusal::Throttled { scope, tenant: &shown, user, limit, remaining, retry_after }.encode(&mut text);
         self.env.counters.add(Counter::RefusedThrottled, 1);
         let (env, mut clients) = self.clients();
-        clients.give(env, envelope.reply_to, Outcome::Refused, Message::Small(&text), now);
+        clients.give(env, envelope.reply_to, Outcome::Throttled, Message::Small(&text), now);
         self.env.pool.give(text);
     }
 

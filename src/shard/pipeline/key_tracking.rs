@@ -40,8 +40,14 @@ impl Shard {
     ) {
         let word = arguments.get(2).unwrap_or_default();
         if word.eq_ignore_ascii_case(b"off") {
-            self.end_tracking(id, now);
-            return self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
+            return match TrackingOptions::parse(arguments) {
+                Ok(TrackingOptions { redirect: Some(number), .. }) => self.end_tracking_if_known(id, number),
+                Ok(_) => {
+                    self.end_tracking(id, now);
+                    self.clients.answer_now(&mut self.env, id, |out, _| encode::simple(out, "OK"));
+                }
+                Err(bad) => self.answer_error(id, bad.text()),
+            };
         }
         if !word.eq_ignore_ascii_case(b"on") {
             return self.answer_error(id, "ERR syntax error");
@@ -65,11 +71,7 @@ impl Shard {
         if arguments.frame().len() > FRAME_BYTES_MAX {
             return Err(PREFIXES_TOO_LONG.to_owned());
         }
-        let options = TrackingOptions::parse(arguments).map_err(|bad| match bad {
-            BadTrackingOption::NoNumber => "ERR value is not an integer or out of range",
-            BadTrackingOption::SecondRedirect => "ERR A client can only redirect to a single other client",
-            BadTrackingOption::Syntax => "ERR syntax error",
-        })?;
+        let options = TrackingOptions::parse(arguments).map_err(BadTrackingOption::text)?;
         if options.redirect == Some(0) {
             return Err(NO_TARGET.to_owned());
         }
@@ -105,7 +107,11 @@ impl Shard {
         if let Some(known) = self.tracking_of(id) {
             missing.retain(|store| known.link_to(*store).is_none());
         }
+        // The limit on prefixes comes first, since they are then compared pairwise.
         let Some(filters) = self.filters_for(id, &options) else { return };
+        if let Some(text) = self.overlap_of(id, &options) {
+            return self.answer_error(id, &text);
+        }
         let Some(lent) = self.lend_all(id, &missing, Purpose::Tracking, None, now) else { return };
         let client = self.clients.client(id);
         let sequence = client.expect_reply(Rewrite::AsItCame, None);
@@ -122,6 +128,17 @@ impl Shard {
         for link in links {
             self.private.send_tracking(&mut self.env, link, &frame, now);
         }
+    }
+
+    /// Returns the text of the error if these options of a client's `CLIENT TRACKING ON` name prefixes (`BCAST`) that
+    /// overlap with each other, or with those in force. No store is sent such options, because Redis 7.0 may give two
+    /// replies to them, of which the second would be taken for that to the next request.
+    fn overlap_of(&mut self, id: ClientId, options: &TrackingOptions) -> Option<String> {
+        if !options.is_broadcast {
+            return None;
+        }
+        let known = self.tracking_of(id).and_then(|tracking| tracking.options());
+        options.overlap(known.map_or(&[][..], |known| &known.prefixes))
     }
 
     /// Takes shares of the limit on key prefixes at stores, which compare each prefix with every changed key, for the
@@ -159,6 +176,28 @@ impl Shard {
         if let Some(replied) = tracking.take_reply(reply) {
             self.complete_tracking(id, replied, now);
         }
+    }
+
+    /// Carries out `CLIENT TRACKING OFF REDIRECT number` of client `id`: asks the core of the client with this `number`
+    /// (`CLIENT ID`) whether that client exists and belongs to the same tenant. [`Self::take_search`] takes the answer.
+    fn end_tracking_if_known(&mut self, id: ClientId, number: u64) {
+        let client = self.clients.client(id);
+        let sequence = client.expect_reply(Rewrite::AsItCame, None);
+        client.hold_back_later();
+        self.search_for(ReplyTo::new(self.env.settings.id, id, sequence), number);
+    }
+
+    /// Answers a client's `CLIENT TRACKING OFF REDIRECT`: if the client that the command names exists (`is_found`), the
+    /// tracking of keys ends; else the reply is an error. `to` is the reply address of the command.
+    pub(super) fn take_search(&mut self, to: ReplyTo, is_found: bool, now: Now) {
+        let mut reply = Vec::new();
+        if is_found {
+            self.end_tracking(to.client_id(), now);
+            encode::simple(&mut reply, "OK");
+        } else {
+            encode::error(&mut reply, NO_TARGET);
+        }
+        self.give_back(to, Outcome::answered(reply.len()), Message::Small(&reply), now);
     }
 
     /// Answers a client's `CLIENT TRACKING ON` once all stores have replied. If the first such command of the client

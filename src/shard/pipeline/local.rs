@@ -222,16 +222,18 @@ impl Shard {
 
     /// Answers `CLIENT NO-EVICT`: sets (`word` is `ON` or `OFF`) whether a client is spared when clients are
     /// closed because all together hold too many bytes. Has no effect unless the client's tenant is an
-    /// administrator.
+    /// administrator, nor if the word is another.
     fn set_no_evict(&mut self, id: ClientId, word: &[u8]) {
-        if self.is_admin(id) {
-            self.clients.client(id).set_no_evict(word.eq_ignore_ascii_case(b"on"));
+        if let Some(is_on) = on_or_off(word)
+            && self.is_admin(id)
+        {
+            self.clients.client(id).set_no_evict(is_on);
         }
         self.answer_on_or_off(id, word);
     }
 
     fn answer_on_or_off(&mut self, id: ClientId, word: &[u8]) {
-        let fits = word.eq_ignore_ascii_case(b"on") || word.eq_ignore_ascii_case(b"off");
+        let fits = on_or_off(word).is_some();
         self.clients.answer_now(&mut self.env, id, |out, _| {
             if fits { encode::simple(out, OK) } else { encode::error(out, "ERR syntax error") }
         });
@@ -338,6 +340,12 @@ impl Shard {
             self.admission.settle(&charge, reply, now);
         }
     }
+}
+
+/// Returns true for `ON`, false for `OFF`, in any case of letters; None for any other word.
+fn on_or_off(word: &[u8]) -> Option<bool> {
+    let is_on = word.eq_ignore_ascii_case(b"on");
+    (is_on || word.eq_ignore_ascii_case(b"off")).then_some(is_on)
 }
 
 /// Returns the present name of a section of `INFO` that a client names: `weirshards` was called `weir_shards`.

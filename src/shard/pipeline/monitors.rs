@@ -29,10 +29,14 @@ impl Shard {
         now: Now,
     ) {
         match destination {
-            Destination::Weir(LocalCommand::Exec) => self.show_transaction(id, now),
+            Destination::Weir(LocalCommand::Exec) => {
+                let database = self.show_transaction(id, now);
+                return self.show_in(id, database, command, arguments, now);
+            }
             // A client that sends `RESET` is no monitor once it is done, and Redis shows a request only then.
             Destination::Weir(LocalCommand::Reset) if self.clients.client(id).is_monitor() => return,
-            // Redis shows a request when it is done, so `SELECT` is shown with the new database.
+            // Redis shows a request when it is done, so `SELECT`, as an `EXEC` behind one, is shown with the new
+            // database.
             Destination::Weir(LocalCommand::Select) => {
                 let database = self.database_named(arguments).ok();
                 return self.show_in(id, database, command, arguments, now);
@@ -44,11 +48,13 @@ impl Shard {
 
     /// Shows monitors (clients that sent `MONITOR`) the requests of a client's transaction, which `EXEC` is
     /// about to carry out; of a long transaction only the first 1,024 requests, and the others count as left
-    /// out. Shows nothing if `EXEC` is to fail.
-    fn show_transaction(&mut self, id: ClientId, now: Now) {
+    /// out. Returns the database that the transaction selects; None if it selects no other than the client's. Shows
+    /// nothing, and returns None, if `EXEC` is to fail.
+    fn show_transaction(&mut self, id: ClientId, now: Now) -> Option<Database> {
         let client = self.clients.client(id);
         let fails = client.is_watch_broken();
-        let Some(transaction) = client.take_transaction() else { return };
+        let transaction = client.take_transaction()?;
+        let mut database = None;
         if !transaction.is_poisoned() && !fails {
             let mut selected = None;
             transaction.for_each_request(MONITOR_TRANSACTION_MAX, |arguments| {
@@ -61,8 +67,10 @@ impl Shard {
             let more = transaction.len().saturating_sub(MONITOR_TRANSACTION_MAX) as u32;
             let sender = self.sender_of(id);
             self.monitors.leave_out_for(&self.env.settings.clients.monitors, sender, more);
+            database = transaction.database();
         }
         self.clients.client(id).put_back_transaction(transaction);
+        database
     }
 
     /// Returns the tenant of a client, which decides which monitors may see the client's requests, with the
@@ -94,7 +102,8 @@ impl Shard {
         }
         let unix_micros = self.monitors.unix_micros(now);
         let database = database.unwrap_or_else(|| client.database());
-        let heading = Heading { unix_micros, database, address: client.peer_address() };
+        let address = client.address_in_monitor();
+        let heading = Heading { unix_micros, database, address: &address };
         let mut line = self.env.pool.take();
         write_line(&mut line, &heading, command, arguments);
         self.monitors.handle_written(line.len());

@@ -93,10 +93,7 @@ impl Shard {
                 Handling::Private(PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))
                 | Handling::Local(Ping | Quit | Reset) => return false,
                 _ => {
-                    let name = command.name;
-                    let text = format!(
-                        "Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context"
-                    );
+                    let text = not_while_subscribed(command.name);
                     let is_exec = matches!(handling, Handling::Local(LocalCommand::Exec));
                     let text = if is_exec { abort_because_of(&text) } else { format!("ERR {text}") };
                     self.answer_error(id, &text);
@@ -104,8 +101,7 @@ impl Shard {
             }
             return true;
         }
-        let (watch, tracks_keys) = (client.watch(), client.tracks_keys());
-        if watch.is_none() && !tracks_keys
+        if client.watch().is_none() && !client.tracks_keys()
             || !matches!(handling, Handling::Forward | Handling::BetweenDatabases | Handling::Split(_))
         {
             return false;
@@ -120,12 +116,19 @@ impl Shard {
             }
             Ok(Placement::Nowhere) | Err(_) => return false,
         };
-        let is_cluster = self.env.slots.is_some();
-        if !tracks_keys && !watch.is_some_and(|watch| watch.covers((slot, backend), is_cluster)) {
+        if !self.goes_over_own_link(id, (slot, backend)) {
             return false;
         }
         self.carry_out(id, Some(command), Destination::Private { slot, backend }, request, now);
         true
+    }
+
+    /// True if a client's request for keys at this `place` (slot and store) goes over a connection of its own (private
+    /// link): stores track keys for the client, or it watches keys of that store, in a cluster of that slot.
+    pub(super) fn goes_over_own_link(&mut self, id: ClientId, place: (u16, BackendId)) -> bool {
+        let client = self.clients.client(id);
+        let is_cluster = self.env.slots.is_some();
+        client.tracks_keys() || client.watch().is_some_and(|watch| watch.covers(place, is_cluster))
     }
 
     /// Refuses a client's `HELLO 2` if messages of subscriptions come over private links (unshared
@@ -218,26 +221,28 @@ impl Shard {
     }
 
     /// Sends an admitted request to `backend`, over a connection that its client has to itself (private link).
-    /// `charge` is the price taken for it (None if it has none), which is corrected to the real price with the
-    /// reply, or here if the request is refused (then it costs nothing) or is a blocking command.
+    /// `command` is None if weir does not know it. `charge` is the price taken for the request (None if it has none),
+    /// which is corrected to the real price with the reply, or here if the request is refused (then it costs nothing)
+    /// or is a blocking command.
     pub(super) fn send_private(
         &mut self,
         id: ClientId,
-        command: &'static Command,
+        command: Option<&'static Command>,
         (slot, backend): (u16, BackendId),
         charge: Option<Charge>,
         request: Request<'_>,
         now: Now,
     ) {
         let arguments = &request.arguments;
-        match command.handling_for(arguments) {
-            Handling::Private(usage @ (PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))) => {
+        let handling = command.map_or(Handling::Forward, |command| command.handling_for(arguments));
+        match (handling, command) {
+            (Handling::Private(usage @ (PrivateUse::Subscribes(_) | PrivateUse::Unsubscribes(_))), _) => {
                 self.change_subscriptions(id, usage, charge, arguments, now);
             }
-            Handling::Private(PrivateUse::Watches) => {
+            (Handling::Private(PrivateUse::Watches), Some(command)) => {
                 self.watch(id, command, (slot, backend), charge, request, now);
             }
-            handling => {
+            (handling, _) => {
                 let (waits, awaits_copies) = match handling {
                     Handling::Private(usage) => (true, usage == PrivateUse::AwaitsCopies),
                     _ => (false, false),
@@ -245,7 +250,10 @@ impl Shard {
                 let usage = if waits { LinkUse::Waits } else { LinkUse::Request };
                 let place = (backend, arguments.frame().len());
                 let Some(link) = self.link_for_request((id, usage), place, charge, now) else { return };
-                let frame = arguments.frame();
+                if command.is_none() {
+                    self.private.spoil(link);
+                }
+                let (frame, nature) = (arguments.frame(), Nature::of(command));
                 let (kind, charge) = if waits {
                     // A call may wait for ever, so its cost is not awaited like that of others.
                     let paid_ahead = charge.map(|charge| PaidAhead {
@@ -268,7 +276,7 @@ impl Shard {
                     Some((block, replies)) => (Message::Small(block), *replies),
                     None => (Message::new(frame, request.shared), 1),
                 };
-                if matches!(kind, Kind::Plain) && command.class != Class::Script {
+                if matches!(kind, Kind::Plain) && nature.class != Class::Script {
                     let caching_bytes = caching.map_or(0, |(caching, _)| caching.len());
                     self.keep_for_another_node((id, backend), (message.0.bytes(), caching_bytes), message.1);
                 }
@@ -276,7 +284,7 @@ impl Shard {
                     id,
                     (link, backend),
                     message,
-                    (Nature::of(Some(command)), kind),
+                    (nature, kind),
                     (Rewrite::AsItCame, charge),
                     now,
                 );
@@ -1248,6 +1256,15 @@ impl Shard {
             self.break_watch(id, now);
         }
     }
+}
+
+/// Returns the text of the error, without its code, for a command that a client which speaks RESP2 sends while it is
+/// subscribed to channels.
+pub(super) fn not_while_subscribed(name: &str) -> String {
+    format!(
+        "Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+         context"
+    )
 }
 
 /// Returns the outcome of a request of this `nature` that a store has answered over a private link, as far as

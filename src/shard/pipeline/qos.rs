@@ -8,8 +8,10 @@ use super::decode::encoded;
 use crate::protocol::call::{inner_name, is_about_connection};
 use crate::protocol::command::{Command, quoted};
 use crate::protocol::{Argument, Arguments, Request, encode};
+use crate::shard::admission::AdmissionStage;
 use crate::shard::clients::Question;
 use crate::shard::clients::{Identity, RequestOptions};
+use crate::shard::env::Env;
 use crate::values::ClientId;
 use crate::values::limits::{HOT_KEYS_SHOWN, HOT_KEYS_SHOWN_MAX, KEYS_PER_TURN};
 use crate::values::time::Now;
@@ -93,19 +95,9 @@ impl Shard {
     /// Handles the request inside `QOS CALL` under the options of that. In a transaction the request is queued, and
     /// after an error `EXEC` will fail.
     pub(super) fn qos_call(&mut self, id: ClientId, arguments: &Arguments<'_>, now: Now) {
-        let asked = RequestOptions::from_words(arguments, 2).and_then(|(options, used)| {
-            let own = self.clients.client(id).identity();
-            Ok((own.with_options(&self.env, &mut self.admission, &options)?, arguments.skip(used)))
-        });
-        let (identity, inner) = match asked {
-            Ok((identity, Some(inner))) if !inner.name().eq_ignore_ascii_case(b"qos") => (identity, inner),
-            Ok((_, Some(_))) => {
-                let text = "ERR QOS CALL: a command other than QOS is expected";
-                return self.refuse_call(id, arguments, text);
-            }
-            Ok((_, None)) => {
-                return self.refuse_call(id, arguments, &wrong_arguments("call"));
-            }
+        let own = self.clients.client(id).identity();
+        let (identity, inner) = match inside_call(&self.env, &mut self.admission, own, arguments) {
+            Ok(inside) => inside,
             Err(text) => return self.refuse_call(id, arguments, &text),
         };
         let (frame, places) = encoded(inner.iter());
@@ -187,6 +179,23 @@ impl Shard {
     fn asker(&mut self, id: ClientId) -> String {
         self.tenant_of(id).map_or_else(String::new, |tenant| tenant.name.clone())
     }
+}
+
+/// Returns the request inside a `QOS CALL` (`arguments`), and the identity that it is handled under: that of its client
+/// (`own`) with the options of the call. The error is the text of the reply to a malformed call.
+pub(super) fn inside_call<'a>(
+    env: &Env,
+    admission: &mut AdmissionStage,
+    own: &Identity,
+    arguments: &Arguments<'a>,
+) -> Result<(Identity, Arguments<'a>), String> {
+    let (options, used) = RequestOptions::from_words(arguments, 2)?;
+    let identity = own.with_options(env, admission, &options)?;
+    let inner = arguments.skip(used).ok_or_else(|| wrong_arguments("call"))?;
+    if inner.name().eq_ignore_ascii_case(b"qos") {
+        return Err("ERR QOS CALL: a command other than QOS is expected".to_owned());
+    }
+    Ok((identity, inner))
 }
 
 fn wrong_arguments(subcommand: &str) -> String {

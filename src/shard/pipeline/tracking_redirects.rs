@@ -39,11 +39,28 @@ impl Shard {
     /// invalidation messages of a client of this core for which keys are tracked. `from` is the reply address
     /// of the tracking client's `CLIENT TRACKING`.
     pub(super) fn ask_for_target(&mut self, from: ReplyTo, number: u64) {
-        let tenant = self.tenant_of(from.client_id()).map(|tenant| tenant.name.clone().into());
-        // Numbers of clients are dealt out to the cores in turn.
-        let shards = u64::from(self.env.settings.topology.shards());
-        let home = ShardId((number.saturating_sub(1) % shards) as u16);
+        let tenant = self.name_of_tenant(from.client_id());
+        let home = self.core_of_number(number);
         self.clients.send_redirect(home, RedirectMessage::Ask { from, number, tenant });
+    }
+
+    /// Asks the core of the client with this number (`CLIENT ID`) whether that client exists, and belongs to the tenant
+    /// of the client whose `CLIENT TRACKING OFF REDIRECT` names it. `from` is the reply address of that command.
+    pub(super) fn search_for(&mut self, from: ReplyTo, number: u64) {
+        let tenant = self.name_of_tenant(from.client_id());
+        let home = self.core_of_number(number);
+        self.clients.send_redirect(home, RedirectMessage::Search { from, number, tenant });
+    }
+
+    fn name_of_tenant(&mut self, id: ClientId) -> Option<Box<str>> {
+        self.tenant_of(id).map(|tenant| tenant.name.clone().into())
+    }
+
+    /// Returns the core that has, if any has, the client with this number (`CLIENT ID`): numbers of clients are dealt
+    /// out to the cores in turn.
+    fn core_of_number(&self, number: u64) -> ShardId {
+        let shards = u64::from(self.env.settings.topology.shards());
+        ShardId((number.saturating_sub(1) % shards) as u16)
     }
 
     /// Sends waiting messages to other cores about clients that take others' invalidation messages (`CLIENT
@@ -76,6 +93,12 @@ impl Shard {
                     self.complete_tracking(id, replied, now);
                 }
             }
+            RedirectMessage::Search { from, number, tenant } => {
+                let found = self.clients.find_target(&self.env.quotas, number, tenant.as_deref());
+                let answer = RedirectMessage::Found { to: from, is_found: found.is_some() };
+                self.clients.send_redirect(from.shard, answer);
+            }
+            RedirectMessage::Found { to, is_found } => self.take_search(to, is_found, now),
             RedirectMessage::Leave { target, tracker } => {
                 let Some(inbox) = self.inbox_of(target) else { return };
                 inbox.remove_tracker(tracker);

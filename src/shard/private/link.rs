@@ -68,11 +68,30 @@ pub(super) enum Expected {
     /// busy.
     Sign,
     /// The reply to `UNWATCH` or `CLIENT TRACKING OFF`, after which the link (unshared connection to a store) can
-    /// be lent again if no client has it and the store owes nothing else.
+    /// be lent again if no client has it and the store owes nothing else. After any reply but `OK` the link is closed.
     Cleaned,
     /// The reply to a request about the blocking command of another link (the `Errand` of this link), after which
     /// this link can be lent again if the store owes nothing else on it.
     Errand,
+}
+
+impl Expected {
+    /// True if `reply` fits the request that it is taken for, and shows that the store keeps nothing for the link
+    /// (unshared connection to a store) that weir does not know of. An error fits where a refused request leaves
+    /// nothing behind. False if the link must not be lent again: the store may not have ended what it was to end, or
+    /// the replies may no longer be those to weir's requests.
+    pub(super) fn is_met_by(self, reply: &[u8]) -> bool {
+        let kind = reply.first().copied().unwrap_or_default();
+        match self {
+            Self::Select | Self::Tracking | Self::Cleaned => reply == b"+OK\r\n",
+            Self::Login => matches!(kind, b'+' | b'%' | b'*'),
+            Self::Fence(..) | Self::PutBack => matches!(kind, b':' | b'-'),
+            Self::Sign => matches!(kind, b'+' | b'-'),
+            // `CLIENT UNBLOCK` has a number for its reply, and `XREVRANGE` a list of entries.
+            Self::Errand => matches!(kind, b':' | b'*' | b'-'),
+            Self::Name | Self::Identity | Self::Step | Self::Answer | Self::Told => true,
+        }
+    }
 }
 
 /// A request that the core itself sends, on a link (unshared connection to a store) that no client has, about
@@ -163,6 +182,10 @@ pub(super) struct Link {
     /// True once the store was asked to end the present or an earlier blocking command on this link (`CLIENT
     /// UNBLOCK`). The link is then lent to no other client, whose command a late `CLIENT UNBLOCK` could end.
     pub(super) was_unblocked: bool,
+    /// True once the store may keep something for this link (unshared connection to a store) that weir does not know
+    /// of, or may send replies that belong to no request: it has refused to end something, or sent what fits no
+    /// request. The link is then lent to no other client.
+    pub(super) is_spoilt: bool,
     /// The time at which the request in flight is to be sent once more, because a node could not carry it out yet;
     /// None if it is not to be.
     pub(super) put_off_until: Option<Timestamp>,
@@ -227,6 +250,7 @@ impl Link {
             is_tracker: false,
             is_feed: false,
             was_unblocked: false,
+            is_spoilt: false,
             put_off_until: None,
             is_held: false,
             prelude: Vec::new(),
@@ -438,6 +462,23 @@ impl Link {
     /// the link is not open yet, or the request is held back or waits for the reply to a `SELECT` or `HELLO`.
     pub(super) fn may_have_sent(&self) -> bool {
         self.state == State::Open && !self.is_held && self.put_off_until.is_none() && !self.waits_behind()
+    }
+
+    /// True if neither a client nor the core itself has the open link, so that it can be lent when its store owes
+    /// nothing any more.
+    pub(super) fn is_free(&self) -> bool {
+        self.holder.is_none() && !self.is_tracker && !self.is_feed && self.state == State::Open
+    }
+
+    /// True if messages for the link's holder that are not replies to requests may come over the link: published ones,
+    /// or such about changed keys.
+    pub(super) fn takes_messages(&self) -> bool {
+        self.is_streaming || self.is_tracking || self.is_inbox
+    }
+
+    /// True unless a part of a reply or message has been received over the link whose rest has yet to come.
+    pub(super) fn is_between_replies(&self) -> bool {
+        self.partial.is_empty() && self.let_go == 0
     }
 
     /// True if the request in flight on the link is a blocking command, whose reply may never come.

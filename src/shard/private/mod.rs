@@ -18,13 +18,16 @@
 //! is only measured, so that the request is charged what it has cost.
 //!
 //! Links are bounded per core, and per tenant to a part of that, so that no tenant can take all of them. A
-//! link that is given back is lent again only when nothing is in flight on it and the store has answered
-//! `UNWATCH`, or has acknowledged the end of all subscriptions. Windows, queues, the breaker and the latency
-//! ratio know nothing of these links: a command that waits for an hour says nothing about its store.
+//! link that is given back is lent again only when nothing is in flight on it and the store has ended all that it
+//! kept for the link: it has replied `OK` to `UNWATCH` or `CLIENT TRACKING OFF`, or has acknowledged the end of all
+//! subscriptions. A link over which the store has sent anything else is closed instead (a spoilt one). Windows,
+//! queues, the breaker and the latency ratio know nothing of these links: a command that waits for an hour says
+//! nothing about its store.
 //!
 //! | what | file |
 //! |---|---|
 //! | one link, and its replies in order | `link.rs` |
+//! | the handling of replies and messages, and the rest of a link until it is lent again | `receive.rs` |
 //! | elements that were popped for a client that had left | `orphans.rs` |
 //! | blocking commands that go on in another process | `withdrawal.rs` |
 //! | the words of a blocking command | `call.rs` |
@@ -32,6 +35,7 @@
 pub mod call;
 mod link;
 mod orphans;
+mod receive;
 mod withdrawal;
 
 use std::collections::{HashMap, VecDeque};
@@ -44,15 +48,13 @@ pub use withdrawal::Withholding;
 use super::admission::Payer;
 use super::counters::Counter;
 use super::env::Env;
-use super::fence::store_client;
 use super::message::Message;
-use super::refusal::{LOGIN_REFUSED, UNEXPECTED_REPLY, oversized, reason_of_refused_select};
+use super::refusal::{UNEXPECTED_REPLY, oversized};
 use super::request::{Nature, PrivateId, ReplyTo, Selected};
 use super::settings::ShardSettings;
 use super::versions::{Cell, InnerRead};
 use crate::protocol::command::Effect;
 use crate::protocol::{Arguments, Protocol, Segment, encode};
-use crate::routing::cluster::NodeRefusal;
 use crate::values::limits::{COPY_BYTES_MAX, LINK_OUTPUT_BYTES_MAX, TENANT_PART};
 use crate::values::time::Now;
 use crate::values::{
@@ -101,6 +103,12 @@ impl PrivateRequest {
     /// command about running scripts costs nothing, and a blocking one is charged in another way.
     const fn is_measured_late(&self) -> bool {
         !matches!(self.kind, Kind::Waits(_) | Kind::Interrupt)
+    }
+
+    /// True if this request is a transaction, and the store's error `reply` to its `EXEC` does not show that the store
+    /// has discarded it: the connection may still be in a transaction, or watch keys.
+    fn may_leave_transaction(&self, reply: &[u8]) -> bool {
+        matches!(self.kind, Kind::Exec(_) | Kind::Transaction(_)) && !reply.starts_with(b"-EXECABORT")
     }
 
     /// True if the client watches no keys any more if this request is lost, whether or not the store has
@@ -589,10 +597,12 @@ impl PrivateLinks {
         connection.0 >= self.first
     }
 
-    /// Returns the number of private links (unshared connections to stores) that this core could lend now, if
-    /// the clients are of several tenants: those of one tenant may hold only a part of all links.
-    pub fn available(&self) -> usize {
-        self.links_max.saturating_sub(self.lent())
+    /// Returns the numbers of private links (unshared connections to stores) that this core could lend now: to clients
+    /// of this tenant, which may hold only a part of all links, and to clients of all tenants together.
+    pub fn available(&self, env: &Env, tenant: TenantId) -> [usize; 2] {
+        let free = self.links_max.saturating_sub(self.lent());
+        let held = self.held.get(&tenant).copied().unwrap_or(0);
+        [self.tenant_max(env, tenant).saturating_sub(held).min(free), free]
     }
 
     /// Returns the number of private links (unshared connections to stores) that are open or being opened,
@@ -712,7 +722,9 @@ impl PrivateLinks {
     /// Takes the idle link (unshared connection to a store) that was used last among those that `fits`
     /// selects; None if there is none.
     fn take_idle(&mut self, fits: impl Fn(&Link) -> bool) -> Option<PrivateId> {
-        let fits = |id: &PrivateId| self.peek(*id).is_some_and(|link| !link.is_retired && fits(link));
+        let fits = |id: &PrivateId| {
+            self.peek(*id).is_some_and(|link| !link.is_retired && link.is_between_replies() && fits(link))
+        };
         let index = self.idle.iter().rposition(fits)?;
         self.idle.remove(index)
     }
@@ -1142,10 +1154,20 @@ impl PrivateLinks {
     }
 
     /// Asks the store once more to end a blocking command whose client has disconnected, because the store did
-    /// not see it blocked yet ([`Event::AbandonedUnknown`]).
+    /// not see it blocked yet ([`Event::AbandonedUnknown`]). If it cannot be asked, the link is closed, which ends the
+    /// command too.
     pub fn end_abandoned(&mut self, env: &mut Env, id: PrivateId, now: Now) {
-        if self.peek(id).is_some_and(|link| link.abandoned.is_some()) {
-            self.ask_to_end(env, id, false, now);
+        if self.peek(id).is_some_and(|link| link.abandoned.is_some()) && !self.ask_to_end(env, id, false, now)
+        {
+            self.close(env, id);
+        }
+    }
+
+    /// Has a private link (unshared connection to a store) closed when its client gives it back, because a command that
+    /// weir does not know was sent over it, which may leave state at the store.
+    pub fn spoil(&mut self, id: PrivateId) {
+        if let Some(link) = self.at(id) {
+            link.is_spoilt = true;
         }
     }
 
@@ -1319,8 +1341,8 @@ impl PrivateLinks {
 
     /// Takes a private link (unshared connection to a store) back from its holder; does nothing if no client has it.
     /// The link is closed if it is not open, if a request is in flight on it, if its store has become a replica, or if
-    /// it has state that may not end (subscriptions, say); otherwise it is lent again once the store has dropped its
-    /// state. `has_watched` says that keys may still be watched on it.
+    /// it has or may have state that does not end (subscriptions, say); otherwise it is lent again once the store has
+    /// dropped its state. `has_watched` says that keys may still be watched on it.
     pub fn give_back(&mut self, env: &mut Env, id: PrivateId, has_watched: bool, now: Now) {
         let Some(link) = self.at(id).filter(|link| link.holder.is_some()) else { return };
         // A late `CLIENT UNBLOCK` could still end the next blocking command on the same link.
@@ -1330,15 +1352,11 @@ impl PrivateLinks {
         }
         // The next holder finds what the store was told last.
         (link.protocol, link.database) = (link.spoken, link.selected);
-        link.idle_since = now.monotonic;
         if has_watched {
             self.unwatch(env, id, now);
         }
         self.return_from_holder(id);
-        let is_clean = self.at(id).is_some_and(|link| link.expected.is_empty());
-        if is_clean {
-            self.idle.push_back(id);
-        }
+        self.rest(env, id, now);
     }
 
     /// Closes a private link (unshared connection to a store) at once, without an event for its holder. If a
@@ -1368,7 +1386,7 @@ impl PrivateLinks {
             self.events.push_back(Event::PutBack { cells, count, end: PutBack::Lost });
         }
         for errand in std::mem::take(&mut link.errands) {
-            self.end_errand(errand, None);
+            self.end_errand(env, errand, None);
         }
         self.free.push(id.place);
         self.open -= 1;
@@ -1493,146 +1511,6 @@ impl PrivateLinks {
         let id = self.id_of(connection, generation);
         if let Some(link) = self.at(id) {
             link.heard_at = now;
-        }
-    }
-
-    fn take_reply(
-        &mut self,
-        env: &mut Env,
-        id: PrivateId,
-        (kind, size): (u8, ReplySize),
-        reply: Vec<u8>,
-        now: Now,
-    ) {
-        let Some(link) = self.at(id) else { return };
-        let is_push = kind == b'>' || (link.is_streaming && link.expected.is_empty());
-        if is_push {
-            if link.is_tracker {
-                let said = Said::Message(reply);
-                let backend = link.backend;
-                self.events.push_back(Event::Tracker { backend, said });
-            } else if link.is_feed {
-                let (backend, said) = (link.backend, Ok(reply));
-                self.events.push_back(Event::Feed { backend, said });
-            } else if let Some((holder, _)) = link.holder {
-                self.events.push_back(Event::Pushed { link: id, holder, message: reply });
-            }
-            return;
-        }
-        match link.expected.pop_front() {
-            None => {
-                self.give_up(env, id, UNEXPECTED_REPLY);
-            }
-            Some(Expected::Login) if kind == b'-' => {
-                self.give_up(env, id, LOGIN_REFUSED);
-            }
-            Some(Expected::Select) if kind == b'-' => {
-                self.give_up(env, id, reason_of_refused_select(&reply));
-            }
-            Some(Expected::Login | Expected::Select) if link.state == State::Open => {
-                let was_sent = link.go_on();
-                if was_sent {
-                    self.list_to_send(id);
-                } else {
-                    self.give_up(env, id, UNEXPECTED_REPLY);
-                }
-            }
-            Some(Expected::Login | Expected::Select) => {}
-            Some(Expected::Name) => {
-                link.name = store_client(&reply);
-                if let Some(name) = &link.name {
-                    env.fences.lift_former(link.backend, name);
-                }
-            }
-            Some(Expected::Fence(origin, sequence)) => {
-                link.take_fence_reply(env, (origin, sequence), &reply);
-            }
-            Some(Expected::Identity) => {
-                let digits = reply.strip_prefix(b":").and_then(|reply| reply.strip_suffix(b"\r\n"));
-                let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-                link.number = digits.and_then(|digits| digits.parse().ok());
-                link.state = State::Open;
-                link.idle_since = now.monotonic;
-                if link.in_flight.is_some() {
-                    link.fence_off_first(env);
-                }
-                let holder = link.holder.filter(|_| link.is_inbox);
-                if self.spare.take_if(|spare| *spare == id).is_some() {
-                    self.idle.push_back(id);
-                }
-                self.events.extend(holder.map(|(holder, _)| Event::Numbered { holder }));
-                self.list_to_send(id);
-            }
-            Some(Expected::Told) => {
-                let said = Said::Answer(kind == b'-');
-                let backend = link.backend;
-                self.events.push_back(Event::Tracker { backend, said });
-            }
-            Some(Expected::Tracking) if link.is_tracker => {
-                let said = Said::Tracks(kind != b'-');
-                let backend = link.backend;
-                self.events.push_back(Event::Tracker { backend, said });
-            }
-            Some(Expected::Tracking) => {
-                if let Some((holder, _)) = link.holder {
-                    self.events.push_back(Event::Tracking { link: id, holder, reply });
-                }
-            }
-            Some(Expected::Step) => {
-                if kind == b'-' && link.step_error.is_none() {
-                    link.step_error = Some(reply);
-                }
-            }
-            Some(Expected::Cleaned) => self.rest_if_clean(id, now),
-            Some(Expected::Errand) => {
-                if let Some(errand) = link.errands.pop_front() {
-                    self.end_errand(errand, Some(&reply));
-                }
-                self.rest_if_clean(id, now);
-            }
-            Some(Expected::Sign) => {
-                let (backend, number) = (link.backend, link.number);
-                let is_busy = NodeRefusal::parse(&reply) == Some(NodeRefusal::Busy);
-                self.events.push_back(Event::Sign { backend, is_busy });
-                // Without a number, the store may have been busy and have refused a part of the greeting.
-                if number.is_some() {
-                    self.rest_if_clean(id, now);
-                } else {
-                    self.close(env, id);
-                }
-            }
-            Some(Expected::PutBack) => {
-                if let Some((cells, count)) = link.puts_back.take() {
-                    link.idle_since = now.monotonic;
-                    let end = if kind == b'-' { PutBack::Refused } else { PutBack::Done };
-                    self.events.push_back(Event::PutBack { cells, count, end });
-                    self.idle.push_back(id);
-                }
-            }
-            Some(Expected::Answer) if link.abandoned.is_some() => {
-                let place = (link.backend, link.database);
-                if let Some(request) = link.abandoned.take() {
-                    self.events.push_back(Event::Abandoned { place, request, reply: Some((reply, size)) });
-                }
-                self.close(env, id);
-            }
-            Some(Expected::Answer) => {
-                let step_error = link.step_error.take();
-                if let (Some((holder, _)), Some(request)) = (link.holder, link.in_flight.take()) {
-                    let event = Event::Reply { link: id, holder, request, reply, size, step_error };
-                    self.events.push_back(event);
-                }
-            }
-        }
-    }
-
-    /// Adds a private link (unshared connection to a store) to those that can be lent, if its store has
-    /// answered everything and no client holds it.
-    fn rest_if_clean(&mut self, id: PrivateId, now: Now) {
-        let Some(link) = self.at(id) else { return };
-        if link.expected.is_empty() && link.holder.is_none() {
-            link.idle_since = now.monotonic;
-            self.idle.push_back(id);
         }
     }
 

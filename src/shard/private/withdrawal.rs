@@ -167,16 +167,29 @@ impl PrivateLinks {
     }
 
     /// Handles the reply to a request about a blocking command (`CLIENT UNBLOCK`, `XREVRANGE`); `reply` is
-    /// None if it was lost. Does nothing if the command has been answered by then.
-    pub(super) fn end_errand(&mut self, Errand { link: id, to, subject }: Errand, reply: Option<&[u8]>) {
+    /// None if it was lost. Does nothing if the command has been answered by then. If a store has not ended the command
+    /// of a client that has disconnected, it is asked again; if it refuses to, or its reply is lost, the command's
+    /// connection is closed, which ends the command too.
+    pub(super) fn end_errand(
+        &mut self,
+        env: &mut Env,
+        Errand { link: id, to, subject }: Errand,
+        reply: Option<&[u8]>,
+    ) {
         let Some(link) = self.at(id) else { return };
         if link.addressee() != Some(to) {
             return;
         }
         if let Some(abandoned) = &mut link.abandoned {
-            if subject == Subject::End && reply == Some(b":0\r\n") && abandoned.told < TOLD_MAX {
-                abandoned.told += 1;
-                self.events.push_back(Event::AbandonedUnknown { link: id });
+            match reply {
+                _ if subject != Subject::End => {}
+                Some(b":0\r\n") if abandoned.told < TOLD_MAX => {
+                    abandoned.told += 1;
+                    self.events.push_back(Event::AbandonedUnknown { link: id });
+                }
+                Some(b":0\r\n" | b":1\r\n") => {}
+                // Else the command would wait on, and take an element for nobody.
+                _ => self.close(env, id),
             }
             return;
         }

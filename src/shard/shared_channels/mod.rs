@@ -9,7 +9,8 @@
 //! Each join sends a `SUBSCRIBE` of its own, also if the channel is subscribed to: the acknowledgement marks
 //! the place in the order of messages from which the client gets them, and shows that the connection is
 //! alive. All requests about a channel go over one connection, so none overtakes another, and the queue of
-//! acknowledgements that a store owes shows which request an acknowledgement is for.
+//! acknowledgements that a store owes shows which request an acknowledgement is for. A store that refuses to end a
+//! subscription, since it is busy with a script, is asked once more later.
 //!
 //! | what | file |
 //! |---|---|
@@ -31,6 +32,10 @@ use crate::values::{BackendId, ClientId, ShardId, TenantId};
 /// clients), that one core may have subscriptions for as their home core, in this order. A client's subscription
 /// to a further one is refused.
 pub type HomeLimits = [usize; SHARED_KINDS];
+
+/// The id in requests about a channel or pattern that weir no longer has, whose end a store has refused before. Ids of
+/// channels begin with 1.
+const NO_CHANNEL: u64 = 0;
 
 /// A channel or pattern to which weir subscribes once for all its clients. It has subscribers, or its stores
 /// have not acknowledged the end of the subscription yet.
@@ -136,6 +141,10 @@ pub struct SharedChannels {
     held: HashMap<TenantId, [usize; SHARED_KINDS]>,
     /// The requests about subscriptions that each store has not acknowledged, the oldest first.
     owed: HashMap<BackendId, VecDeque<Owed>>,
+    /// The channels and patterns whose end each store has refused, so that it goes on sending their messages, which
+    /// nobody gets. The store is asked once more about the oldest when it acknowledges another request or sends a
+    /// message of a channel or pattern without subscribers.
+    stale: HashMap<BackendId, VecDeque<(Subscription, Bytes)>>,
     joins: Slab<Join>,
     /// The id of the channel or pattern to which this core last began a shared subscription; the next one gets the next
     /// number.
@@ -155,6 +164,7 @@ impl SharedChannels {
             names: Default::default(),
             held: HashMap::new(),
             owed: HashMap::new(),
+            stale: HashMap::new(),
             joins: Slab::new(),
             last_id: 0,
             requests: VecDeque::new(),
@@ -283,7 +293,7 @@ impl SharedChannels {
                 return Heard::Violation;
             };
             self.handle_answer(&owed, Some(message));
-            return Heard::Answer;
+            return if owed.begins { Heard::Answer } else { self.keep_stale(store, owed) };
         }
         let name = word_of(&message, 1).unwrap_or_default();
         let kind = match word_of(&message, 0) {
@@ -295,6 +305,7 @@ impl SharedChannels {
                 let next = if owed.front().is_some_and(is_next) { owed.pop_front() } else { None };
                 let Some(owed) = next else { return Heard::Violation };
                 self.handle_answer(&owed, None);
+                self.end_stale(store);
                 return Heard::Answer;
             }
         };
@@ -303,8 +314,32 @@ impl SharedChannels {
                 let name = SharedName { kind, name: name.clone(), generation: core.generation };
                 self.told.push_back((core.shard, FromHome::Message { name, message: message.clone() }));
             }
+        } else {
+            self.end_stale(store);
         }
         Heard::Message
+    }
+
+    /// Keeps a channel or pattern whose end a store has refused, so that the store is asked once more later. `owed` is
+    /// the record of the request. Returns the meaning of the refusal: the connection must be closed if there are more
+    /// such channels (or patterns) than the limit permits with subscribers.
+    fn keep_stale(&mut self, store: BackendId, owed: Owed) -> Heard {
+        let most = self.limits[owed.kind as usize];
+        let stale = self.stale.entry(store).or_default();
+        stale.push_back((owed.kind, owed.name));
+        if stale.len() > most { Heard::Violation } else { Heard::Answer }
+    }
+
+    /// Asks a store once more to end a subscription whose end it has refused, unless clients have subscribed to the
+    /// channel or pattern since.
+    fn end_stale(&mut self, store: BackendId) {
+        let Some(stale) = self.stale.get_mut(&store) else { return };
+        while let Some((kind, name)) = stale.pop_front() {
+            if !self.names[kind as usize].contains_key(&name) {
+                return self.request(store, (kind, &name, NO_CHANNEL), false, None);
+            }
+        }
+        self.stale.remove(&store);
     }
 
     /// Handles the loss of the connection to a store: the subscriptions to all channels and patterns that were
@@ -313,6 +348,7 @@ impl SharedChannels {
     /// were still to be sent to the store are dropped.
     pub fn handle_lost(&mut self, store: BackendId, error: &Bytes) {
         self.requests.retain(|(to, _)| *to != store);
+        self.stale.remove(&store);
         for owed in self.owed.remove(&store).unwrap_or_default() {
             if let Some(index) = owed.join {
                 let join = &mut self.joins[index];
@@ -378,8 +414,8 @@ impl SharedChannels {
     }
 
     /// Queues a request to a store that begins, or ends, the subscription to one channel or pattern.
-    /// `channel` is weir's id of the channel, and `join` the index of the client's subscription that waits
-    /// for the store's acknowledgement, if one does.
+    /// `channel` is weir's id of the channel (`NO_CHANNEL` if nobody is subscribed any more), and `join` the
+    /// index of the client's subscription that waits for the store's acknowledgement, if one does.
     fn request(
         &mut self,
         store: BackendId,

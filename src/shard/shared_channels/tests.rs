@@ -369,6 +369,64 @@ fn what_was_not_asked_for_ends_the_connection() {
 }
 
 #[test]
+fn a_store_that_refuses_to_end_a_subscription_is_asked_once_more() {
+    let mut home = SharedChannels::new([5, 5]);
+    let said = |word: &str, text: &str| {
+        format!("*3\r\n${}\r\n{word}\r\n${}\r\n{text}\r\n:0\r\n", word.len(), text.len())
+    };
+    let join = |home: &mut SharedChannels, text| {
+        assert_eq!(home.join(ShardId(0), (&name(text), client(1), TenantId(0)), &STORES[..1]), Ok(()));
+    };
+    // The names of the channels that the store is asked to begin or end; what it says to that.
+    let told = |home: &mut SharedChannels, word: &str, text: &str, said: String| {
+        let (_, frame) = home.poll_request().expect("a request");
+        assert_eq!(
+            [0, 1].map(|index| word_of(&frame, index)),
+            [word, text].map(|word| Some(word.as_bytes()))
+        );
+        assert!(home.poll_request().is_none());
+        assert_eq!(home.hear(STORES[0], said.into()), Heard::Answer);
+    };
+    let busy = "-BUSY Redis is busy running a script.\r\n";
+    join(&mut home, "a");
+    told(&mut home, "subscribe", "a", said("subscribe", "a"));
+    home.leave(ShardId(0), &name("a"), client(1));
+    told(&mut home, "unsubscribe", "a", busy.to_owned());
+    assert_eq!((home.counts(), home.poll_request()), ([0, 0], None), "not at once");
+    // A message of it shows that the store is ready again.
+    let message = Bytes::from_static(b"*3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n");
+    assert_eq!(home.hear(STORES[0], message.clone()), Heard::Message);
+    told(&mut home, "unsubscribe", "a", busy.to_owned());
+    // So does an acknowledgement.
+    join(&mut home, "b");
+    told(&mut home, "subscribe", "b", said("subscribe", "b"));
+    told(&mut home, "unsubscribe", "a", said("unsubscribe", "a"));
+    assert_eq!(home.hear(STORES[0], message), Heard::Message);
+    assert!(home.poll_request().is_none(), "it has ended");
+    // A channel that has subscribers again is left alone.
+    home.leave(ShardId(0), &name("b"), client(1));
+    told(&mut home, "unsubscribe", "b", busy.to_owned());
+    join(&mut home, "b");
+    told(&mut home, "subscribe", "b", said("subscribe", "b"));
+    assert!(home.poll_request().is_none());
+    // A store that refuses for ever loses the connection.
+    let refuses = |number: u32| {
+        let text: &'static str = ["c", "d", "e", "f", "g", "h"][number as usize];
+        join(&mut home, text);
+        home.poll_request();
+        home.hear(STORES[0], said("subscribe", text).into());
+        while home.poll_request().is_some() {
+            home.hear(STORES[0], Bytes::from_static(b"-NOPERM no\r\n"));
+        }
+        home.leave(ShardId(0), &name(text), client(1));
+        home.poll_request();
+        home.hear(STORES[0], Bytes::from_static(b"-NOPERM no\r\n"))
+    };
+    let heard: Vec<Heard> = (0..6).map(refuses).collect();
+    assert_eq!(heard, [[Heard::Answer; 5].as_slice(), &[Heard::Violation]].concat());
+}
+
+#[test]
 fn what_was_to_be_sent_when_a_connection_was_lost_is_not_sent_over_the_next() {
     let mut home = SharedChannels::new([5, 5]);
     let join = |home: &mut SharedChannels, text| {

@@ -93,7 +93,7 @@ fn a_kill_reaches_as_far_as_the_killer() {
     assert_eq!(rig.asks(first, &["CLIENT", "KILL", "USER", "acme", "SKIPME", "no"]), ":1\r\n");
     assert!(!rig.is_open(first), "it was told, and then closed");
     let id = rig.id(root);
-    let address = Address { peer: "127.0.0.1:5".into(), local: "127.0.0.1:6".into() };
+    let address = Address { peer: "127.0.0.1:5".into(), local: "127.0.0.1:6".into(), is_unix: false };
     rig.shards[0].note_client_address(id, address);
     assert_eq!(rig.asks(root, &["CLIENT", "KILL", "LADDR", "127.0.0.1:6"]), ":0\r\n");
     assert_eq!(rig.asks(root, &["CLIENT", "KILL", "127.0.0.1:5"]), "+OK\r\n");
@@ -139,6 +139,43 @@ fn who_is_told_to_wait_waits_and_goes_on_in_order() {
     rig.answer_first(&key, "+OK\r\n");
     rig.answer_first(&key, "$1\r\n1\r\n");
     assert!(rig.told(client).ends_with("+OK\r\n$1\r\n1\r\n"));
+}
+
+#[test]
+fn a_pause_may_be_ended_by_a_request_with_options_of_its_own() {
+    let mut rig = Rig::new(1, 1);
+    let operator = rig.client(0);
+    let call = ["QOS", "CALL", "TIER", "batch"];
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "100000"]), "+OK\r\n");
+    assert_eq!(rig.asks(operator, &[&call[..], &["CLIENT", "UNPAUSE"]].concat()), "+OK\r\n");
+    // Any other one waits, like its inner request.
+    assert_eq!(rig.asks(operator, &["CLIENT", "PAUSE", "1000"]), "+OK\r\n");
+    rig.send(operator, &[&[&call[..], &["GET", "k"]].concat(), &["ECHO", "behind"]]);
+    assert_eq!(
+        (rig.told(operator).as_str(), rig.at_stores.len(), rig.shards[0].paused_clients()),
+        ("", 0, 1)
+    );
+    rig.wait(Duration::from_millis(1_100));
+    rig.answer_next("$-1\r\n");
+    assert_eq!(rig.told(operator), "$-1\r\n$6\r\nbehind\r\n");
+}
+
+#[test]
+fn a_command_that_weir_does_not_know_waits_with_the_writes() {
+    let mut rig = Rig::new(1, 1);
+    let [operator, client] = [rig.client(0), rig.client(0)];
+    for pause in [&["CLIENT", "PAUSE", "1000", "WRITE"][..], &["CLIENT", "PAUSE", "1000"]] {
+        assert_eq!(rig.asks(operator, pause), "+OK\r\n");
+        rig.send(client, &[&["FROB", "k"]]);
+        rig.send(operator, &[&["QOS", "CALL", "TIER", "batch", "FROB", "k"]]);
+        assert_eq!((rig.at_stores.len(), rig.shards[0].paused_clients()), (0, 2), "{pause:?}");
+        rig.wait(Duration::from_millis(1_100));
+        assert_eq!(rig.words_at_stores(), ["FROB"; 2]);
+        for _ in 0..2 {
+            rig.answer_next("+FINE\r\n");
+        }
+        assert_eq!([operator, client].map(|client| rig.told(client)), ["+FINE\r\n"; 2]);
+    }
 }
 
 #[test]
@@ -435,6 +472,8 @@ fn an_exemption_from_eviction_ends_with_reset_and_counts_for_administrators_alon
     rig.put_in_force(TWO_TENANTS);
     let client = rig.signed_in("root", "r");
     assert_eq!(rig.asks(client, &["CLIENT", "NO-EVICT", "ON"]), "+OK\r\n");
+    assert!(rig.asks(client, &["CLIENT", "INFO"]).contains(" flags=e "));
+    assert_eq!(rig.asks(client, &["CLIENT", "NO-EVICT", "perhaps"]), "-ERR syntax error\r\n");
     assert!(rig.asks(client, &["CLIENT", "INFO"]).contains(" flags=e "));
     rig.send(client, &[&["RESET"], &["AUTH", "root", "r"]]);
     rig.told(client);

@@ -1320,6 +1320,10 @@ fn a_hot_key_may_be_written_so_often_and_whoever_writes_more_is_told_which() {
         "{several:?}"
     );
     assert_eq!(rig.ask(client, &["SET", "another", "v"], "", "+OK\r\n").0, "+OK\r\n");
+    rig.wait(Duration::from_secs(2));
+    let usage = rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage);
+    let (throttled, shed) = usage.fold((0, 0), |sums, usage| (sums.0 + usage.throttled, sums.1 + usage.shed));
+    assert!(throttled > 0 && shed == 0, "{throttled} throttled, {shed} shed");
 }
 
 #[test]

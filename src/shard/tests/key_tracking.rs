@@ -242,11 +242,77 @@ fn a_store_that_refuses_leaves_nothing_on() {
     rig.answer_first("TRACKING", "+OK\r\n");
     rig.answer_first("TRACKING", "-ERR unknown subcommand\r\n");
     assert_eq!(rig.told(client), "-ERR unknown subcommand\r\n");
-    for _ in 0..2 {
-        rig.answer_first("OFF", "+OK\r\n");
-    }
+    rig.answer_first("OFF", "+OK\r\n");
     assert_eq!(rig.words_at_stores(), ["HELLO"], "the next request opens a shared connection");
-    assert_eq!(links(&rig), (0, 2));
+    assert_eq!(links(&rig), (0, 1), "the link of the store that refuses is lent no more");
+}
+
+#[test]
+fn prefixes_that_overlap_go_to_no_store() {
+    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"]]);
+    rig.told(client);
+    let rest = "Prefixes for a single client must not overlap.\r\n";
+    let on = ["CLIENT", "TRACKING", "ON", "BCAST"];
+    // Redis 7.0 gives two replies to this.
+    rig.send(client, &[&[&on[..], &["PREFIX", "z", "PREFIX", "a", "PREFIX", "ab"]].concat()]);
+    let told = rig.told(client);
+    assert_eq!(told, format!("-ERR Prefix 'a' overlaps with another provided prefix 'ab'. {rest}"));
+    assert_eq!((rig.at_stores.len(), links(&rig), rig.shards[0].filters()), (0, (0, 0), [0, 0]));
+    rig.send(client, &[&[&on[..], &["PREFIX", "z"]].concat()]);
+    greet(&mut rig);
+    rig.answer_first("TRACKING", "+OK\r\n");
+    assert_eq!(rig.told(client), "+OK\r\n");
+    rig.send(client, &[&[&on[..], &["PREFIX", "zz"]].concat()]);
+    assert_eq!(rig.told(client), format!("-ERR Prefix 'zz' overlaps with an existing prefix 'z'. {rest}"));
+    assert_eq!((rig.at_stores.len(), links(&rig), rig.shards[0].filters()), (0, (1, 0), [0, 1]));
+}
+
+#[test]
+fn a_link_on_which_a_store_may_go_on_tracking_is_lent_no_more() {
+    for end in [&["RESET"][..], &["CLIENT", "TRACKING", "OFF"]] {
+        for (reply, idle) in [("+OK\r\n", 1), ("-BUSY Redis is busy running a script.\r\n", 0), (":1\r\n", 0)]
+        {
+            let (mut rig, client) = tracking(1);
+            rig.send(client, &[end]);
+            rig.answer_first("OFF", reply);
+            assert_eq!(links(&rig), (0, idle), "{end:?} {reply}");
+        }
+    }
+    // A message shows that the store goes on.
+    let (mut rig, client) = tracking(1);
+    rig.send(client, &[&["CLIENT", "TRACKING", "OFF"]]);
+    rig.answer_first("OFF", &format!("{CHANGED}+OK\r\n"));
+    assert_eq!(links(&rig), (0, 1), "that was sent before");
+    rig.more(CHANGED);
+    assert_eq!(links(&rig), (0, 0));
+}
+
+#[test]
+fn messages_that_a_link_is_not_for_reach_nobody_and_end_with_its_use() {
+    let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 20);
+    let client = rig.client(0);
+    rig.send(client, &[&["HELLO", "3"], &["BLPOP", "q", "0"]]);
+    rig.told(client);
+    greet(&mut rig);
+    let popped = "*2\r\n$1\r\nq\r\n$1\r\nx\r\n";
+    rig.answer_first("BLPOP", &format!("{CHANGED}{popped}"));
+    assert_eq!((rig.told(client).as_str(), links(&rig)), (popped, (0, 0)));
+}
+
+#[test]
+fn a_command_that_weir_does_not_know_goes_over_the_link_on_which_its_key_is_tracked() {
+    let (mut rig, client) = tracking(1);
+    rig.send(client, &[&["GET", "k"]]);
+    let link = rig.at_stores[0].link;
+    rig.answer_next("$-1\r\n");
+    rig.send(client, &[&["FROB", "k"]]);
+    assert_eq!((rig.words_at_stores(), rig.at_stores[0].link), (vec!["FROB"], link));
+    rig.answer_next("+FINE\r\n");
+    assert_eq!((rig.told(client).as_str(), links(&rig)), ("$-1\r\n+FINE\r\n", (1, 0)));
+    rig.send(client, &[&["CLIENT", "TRACKING", "OFF"]]);
+    assert_eq!((rig.at_stores.len(), links(&rig)), (0, (0, 0)), "nobody knows what it has left behind");
 }
 
 #[test]
@@ -307,7 +373,11 @@ fn prefixes_beyond_the_limit_are_refused_until_others_end() {
         refused.starts_with(&format!("-ERR too many prefixes: the clients of a tenant may have {most}, "))
     );
     assert_eq!(rig.shards[0].filters(), [0, most]);
-    assert_eq!(track(&mut rig, other, 0, 2), "+OK\r\n");
+    let repeated = track(&mut rig, other, 1, 1);
+    assert!(
+        repeated.starts_with("-ERR Prefix '00001' overlaps with an existing prefix '00001'."),
+        "{repeated}"
+    );
     rig.send(client, &[&["CLIENT", "TRACKING", "OFF"]]);
     rig.answer_first("TRACKING", "+OK\r\n");
     assert_eq!(rig.shards[0].filters(), [0, 2]);

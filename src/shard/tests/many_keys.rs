@@ -1,7 +1,7 @@
 //! Tests of requests with very many keys, which are split and joined over several turns.
 
+use super::key_tracking::greet;
 use super::neighbours::TWO_TENANTS;
-use super::subscriptions::greet;
 use super::*;
 use crate::shard::clients::Client;
 use crate::values::limits::KEYS_PER_TURN;
@@ -401,7 +401,6 @@ fn a_subscription_does_not_let_very_many_keys_be_split_in_one_turn() {
     let [greedy, neighbour] = [rig.client(0), rig.client(0)];
     rig.send(greedy, &[&["HELLO", "3"], &["SUBSCRIBE", "c"]]);
     greet(&mut rig);
-    rig.answer_first("HELLO", "%1\r\n+proto\r\n:3\r\n");
     rig.answer_first("subscribe", ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
     rig.told(greedy);
     rig.pour(greedy, &frame_of(&many("DEL", MANY, &mut Random::new(18))));

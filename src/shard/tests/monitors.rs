@@ -15,7 +15,8 @@ impl Rig {
     /// Connects a client whose address has the given port, which lines for monitors show.
     fn client_from(&mut self, shard: usize, port: u16) -> usize {
         let client = self.client(shard);
-        let address = Address { peer: format!("10.0.0.1:{port}").into(), local: "10.0.0.9:7379".into() };
+        let (peer, local) = (format!("10.0.0.1:{port}").into(), "10.0.0.9:7379".into());
+        let address = Address { peer, local, is_unix: false };
         let id = self.id(client);
         self.shards[shard].note_client_address(id, address);
         client
@@ -163,6 +164,44 @@ fn a_transaction_is_shown_when_it_is_carried_out() {
     );
     let carried_out = ["\"MULTI\"", "\"DISCARD\"", "\"MULTI\"", "\"EXEC\""];
     assert_eq!(rig.shown(monitor), shown(&carried_out), "of a transaction that fails only the ends");
+}
+
+#[test]
+fn the_end_of_a_transaction_is_shown_in_the_database_that_it_selects() {
+    let monitors = Arc::new(MonitorBoard::new(4));
+    let mut rig = Rig::with(1, 1, |settings| {
+        settings.clients.monitors = Arc::clone(&monitors);
+        settings.private_links_max = 4;
+    });
+    let monitor = rig.monitor(0);
+    let client = rig.client_from(0, 1);
+    rig.send(client, &[&["MULTI"], &["SET", "k", "v"], &["SELECT", "2"], &["GET", "k"], &["EXEC"]]);
+    assert_eq!(
+        rig.shown(monitor),
+        [
+            "0 10.0.0.1:1 \"MULTI\"",
+            "0 10.0.0.1:1 \"SET\" \"k\" \"v\"",
+            "2 10.0.0.1:1 \"SELECT\" \"2\"",
+            "2 10.0.0.1:1 \"GET\" \"k\"",
+            "2 10.0.0.1:1 \"EXEC\"",
+        ]
+    );
+}
+
+#[test]
+fn a_client_of_a_unix_socket_is_shown_by_its_path() {
+    let mut rig = watched(1, 4);
+    let monitor = rig.monitor(0);
+    let client = rig.client(0);
+    let path: Box<str> = "/run/weir.sock:0".into();
+    let address = Address { peer: path.clone(), local: path, is_unix: true };
+    let id = rig.id(client);
+    rig.shards[0].note_client_address(id, address);
+    rig.send(client, &[&["PING"], &["CLIENT", "INFO"]]);
+    let told = rig.told(client);
+    assert!(told.contains(" addr=/run/weir.sock:0 laddr=/run/weir.sock:0 "), "{told}");
+    assert!(told.contains(" flags=U "), "{told}");
+    assert_eq!(rig.shown(monitor)[0], "0 unix:/run/weir.sock \"PING\"");
 }
 
 #[test]
@@ -378,6 +417,45 @@ fn a_monitor_that_begins_anew_in_the_same_turn_has_one_place() {
     assert_eq!(rig.monitors(), 1);
     rig.send(client, &[&["PING"]]);
     assert_eq!(rig.told(monitor).matches("\"PING\"").count(), 1);
+}
+
+#[test]
+fn logins_take_no_monitor_beyond_the_part_of_a_tenant() {
+    const QUOTAS: &str =
+        "[default]\n[tenants.acme]\npassword = 'a'\n[tenants.op]\npassword = 'o'\nadmin = true\n";
+    let refusal = "-OVERLOADED reason=monitors limit=8 (--monitors) retry_after_ms=1000\r\n";
+    let mut rig = watched(1, 8);
+    rig.put_in_force(QUOTAS);
+    let [first, second] = [rig.monitor(0), rig.monitor(0)];
+    let third = rig.signed_in("op", "o");
+    rig.begin_to_watch(third);
+    let login = request(&["AUTH", "acme", "a"]);
+    for client in [first, second, third] {
+        let (shard, id) = rig.clients[client];
+        rig.shards[shard].handle_client_bytes(id, &login, rig.now);
+    }
+    rig.turns();
+    let are_refused = [first, second, third].map(|client| rig.told(client).ends_with(refusal));
+    assert_eq!(are_refused, [false, false, true], "all three logins are of one turn");
+    for login in [
+        &["AUTH", "acme", "a"][..],
+        &["HELLO", "3", "AUTH", "acme", "a"],
+        &["QOS", "CALL", "AUTH", "acme", "a"],
+    ] {
+        rig.send(third, &[login]);
+        assert!(rig.told(third).ends_with(refusal), "{login:?}");
+    }
+    rig.send(first, &[&["PING"]]);
+    assert!(rig.told(third).ends_with("\"PING\"\r\n"), "it is still an administrator's");
+    rig.send(third, &[&["RESET"], &["AUTH", "acme", "a"], &["MONITOR"]]);
+    assert_eq!(rig.told(third), format!("+RESET\r\n+OK\r\n{refusal}"));
+    rig.send(second, &[&["RESET"]]);
+    // A login whose HELLO fails takes no place, and the monitor sees what it saw before.
+    let late = rig.monitor(0);
+    rig.send(late, &[&["HELLO", "2", "AUTH", "acme", "a", "SETNAME", "a b"], &["PING"]]);
+    assert!(rig.told(late).ends_with("\"PING\"\r\n+PONG\r\n"));
+    rig.send(third, &[&["MONITOR"]]);
+    assert_eq!((rig.told(third).as_str(), rig.monitors()), ("+OK\r\n", 3));
 }
 
 #[test]

@@ -508,6 +508,57 @@ fn a_link_is_clean_before_it_is_lent_again() {
     }
 }
 
+/// The error of a store that is busy with a script.
+const BUSY: &str =
+    "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
+
+#[test]
+fn a_link_is_lent_again_only_if_its_store_has_ended_what_it_kept_for_it() {
+    for (reply, idle) in [("+OK\r\n", 1), (BUSY, 0), ("+QUEUED\r\n", 0), (":1\r\n", 0)] {
+        let (mut rig, client, _) = watching();
+        rig.send(client, &[&["UNWATCH"]]);
+        rig.answer_first("UNWATCH", reply);
+        assert_eq!(links(&rig), (0, idle), "{reply}");
+    }
+    // A transaction that the store has not begun ends no watch.
+    for (begun, ended, idle) in [
+        ("+OK\r\n", "*-1\r\n", 1),
+        ("+OK\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n", 1),
+        (BUSY, "-ERR EXEC without MULTI\r\n", 0),
+    ] {
+        let (mut rig, client, _) = watching();
+        rig.send(client, &[&["MULTI"], &["SET", "k", "1"], &["EXEC"]]);
+        rig.answer_first("MULTI", begun);
+        rig.answer_first("SET", "+QUEUED\r\n");
+        rig.answer_first("EXEC", ended);
+        assert_eq!(links(&rig), (0, idle), "{ended}");
+    }
+    // A command that weir does not know may leave anything behind.
+    let (mut rig, client, watch) = watching();
+    rig.send(client, &[&["FROB", "k"]]);
+    assert_eq!(rig.frames("FROB")[0].link, watch.link, "for the client it is one connection");
+    rig.answer_first("FROB", "+OK\r\n");
+    rig.send(client, &[&["UNWATCH"]]);
+    assert_eq!((rig.at_stores.len(), links(&rig)), (0, (0, 0)));
+}
+
+#[test]
+fn a_link_over_which_a_reply_comes_that_belongs_to_no_request_is_lent_no_more() {
+    // The end of the last one has not come when a link is needed.
+    for (unasked, idle) in [("+OK\r\n", 0), ("$5\r\nabcde\r\n", 0), ("$5\r\nab", 1)] {
+        let (mut rig, client, watch) = watching();
+        rig.send(client, &[&["UNWATCH"]]);
+        rig.answer_first("UNWATCH", "+OK\r\n");
+        assert_eq!(links(&rig), (0, 1));
+        rig.more(unasked);
+        assert_eq!(links(&rig), (0, idle), "{unasked}");
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+        greet(&mut rig);
+        let next = rig.frames("BLPOP")[0];
+        assert_ne!((next.link, next.generation), (watch.link, watch.generation), "{unasked}");
+    }
+}
+
 /// Returns a test rig (shards with scripted stores and clients) with a client that watches the key `k`, and
 /// the `WATCH` that its store has answered.
 fn watching() -> (Rig, usize, Sent) {
@@ -1145,6 +1196,29 @@ fn a_call_of_a_client_that_has_left_is_ended_though_the_store_has_not_seen_it_ye
     assert!(rig.frames("UNBLOCK").is_empty());
     rig.answer_first("BLPOP", "*-1\r\n");
     assert_eq!((links(&rig), orphans(&rig)), ((0, 1), (0, 0)));
+}
+
+#[test]
+fn a_call_of_a_client_that_has_left_ends_with_its_connection_if_the_store_does_not_end_it() {
+    for is_lost in [false, true] {
+        let mut rig = lending(1, 1, 10);
+        let client = rig.client(0);
+        rig.send(client, &[&["BLPOP", "q", "0"]]);
+        greet(&mut rig);
+        let id = rig.id(client);
+        rig.shards[0].handle_client_lost(id);
+        rig.turns();
+        greet(&mut rig);
+        assert!(rig.shards[0].owes_orphans());
+        if is_lost {
+            rig.lose("UNBLOCK");
+        } else {
+            rig.answer_first("UNBLOCK", BUSY);
+        }
+        assert!(rig.at_stores.is_empty(), "an element would be popped for nobody");
+        assert_eq!((links(&rig), orphans(&rig)), ((0, usize::from(!is_lost)), (0, 0)));
+        assert!(!rig.shards[0].owes_orphans());
+    }
 }
 
 #[test]

@@ -380,6 +380,108 @@ fn a_command_that_one_store_refuses_leaves_nothing_behind() {
     assert_eq!(asked(&rig), [format!("0 unsubscribe {near}")]);
 }
 
+const BUSY: &str = "-BUSY Redis is busy running a script.\r\n";
+
+#[test]
+fn a_subscription_whose_end_a_store_refuses_stays() {
+    let mut rig = lending(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "a", "b"], &["PSUBSCRIBE", "p*"]]);
+    greet(&mut rig);
+    let over = rig.at_stores[0].clone();
+    rig.answer_next(&(said("subscribe", "a", 1) + &said("subscribe", "b", 2)));
+    rig.answer_next(&said("psubscribe", "p*", 3));
+    rig.told(client);
+    for (words, kept) in
+        [(&["UNSUBSCRIBE", "a"][..], "a"), (&["UNSUBSCRIBE"], "b"), (&["UNSUBSCRIBE", "none", "a"], "a")]
+    {
+        rig.send(client, &[words]);
+        rig.answer_next(BUSY);
+        assert_eq!(rig.told(client), BUSY);
+        rig.bytes(&over, message(kept, "x").as_bytes());
+        assert_eq!(rig.told(client), message(kept, "x"), "{words:?}");
+    }
+    rig.send(client, &[&["PUNSUBSCRIBE", "p*"]]);
+    rig.answer_next(BUSY);
+    assert_eq!((rig.told(client).as_str(), rig.shards[0].filters()), (BUSY, [1, 0]));
+    // The store is asked again when the client ends them once more.
+    rig.send(client, &[&["PUNSUBSCRIBE"], &["UNSUBSCRIBE", "a", "b"], &["GET", "k"]]);
+    assert_eq!(asked(&rig), ["0 punsubscribe p*"]);
+    rig.answer_next(&said("punsubscribe", "p*", 2));
+    assert_eq!(asked(&rig), ["0 unsubscribe a b"]);
+    let ended = said("unsubscribe", "a", 1) + &said("unsubscribe", "b", 0);
+    rig.answer_next(&ended);
+    assert_eq!(rig.told(client), said("punsubscribe", "p*", 2) + &ended);
+    let figures = rig.shards[0].private_links();
+    assert_eq!((figures.subscribed, figures.idle), (0, 0), "the link is lent to nobody else");
+    assert_eq!((rig.words_at_stores(), rig.shards[0].filters()), (vec!["GET"], [0, 0]));
+}
+
+#[test]
+fn the_end_of_a_pattern_that_one_store_refuses_is_undone_at_the_other() {
+    let mut rig = lending(1, 2);
+    let client = rig.client(0);
+    rig.send(client, &[&["PSUBSCRIBE", "n*"]]);
+    greet(&mut rig);
+    let over = [0, 1].map(|index: usize| rig.at_stores[index].clone());
+    for _ in 0..2 {
+        rig.answer_next(&said("psubscribe", "n*", 1));
+    }
+    rig.told(client);
+    rig.send(client, &[&["PUNSUBSCRIBE", "n*"]]);
+    let ends = rig.at_stores[0].backend.0;
+    rig.answer_next(&said("punsubscribe", "n*", 0));
+    rig.answer_next(BUSY);
+    assert_eq!(rig.told(client), BUSY);
+    assert_eq!(asked(&rig), [format!("{ends} psubscribe n*")]);
+    rig.answer_next(&said("psubscribe", "n*", 1));
+    assert_eq!(rig.told(client), "");
+    let text = format!("*4\r\n{}{}{}{}", bulk("pmessage"), bulk("n*"), bulk("news"), bulk("x"));
+    for link in &over {
+        rig.bytes(link, text.as_bytes());
+        assert_eq!(rig.told(client), text);
+    }
+}
+
+#[test]
+fn messages_of_a_channel_whose_refused_subscription_could_not_be_undone_are_dropped() {
+    let mut rig = lending(1, 2);
+    let client = rig.client(0);
+    let [near, far] = [rig.key(0, 0), rig.key(0, 1)];
+    let other = format!("other {{{near}}}");
+    rig.send(client, &[&["SUBSCRIBE", &near]]);
+    greet(&mut rig);
+    let over = rig.at_stores[0].clone();
+    rig.answer_next(&said("subscribe", &near, 1));
+    rig.told(client);
+    rig.send(client, &[&["SUBSCRIBE", &other, &far]]);
+    greet(&mut rig);
+    rig.answer_first(&other, &said("subscribe", &other, 2));
+    rig.answer_first(&far, BUSY);
+    assert_eq!(rig.told(client), BUSY);
+    let undone = format!("0 unsubscribe {other}");
+    rig.at_stores.retain(|sent| sent.backend.0 == 0);
+    assert_eq!(asked(&rig), [undone]);
+    rig.answer_next(BUSY);
+    rig.bytes(&over, (message(&other, "x") + &message(&near, "y")).as_bytes());
+    assert_eq!(rig.told(client), message(&near, "y"));
+}
+
+#[test]
+fn a_subscriber_may_send_no_command_that_weir_does_not_know() {
+    let mut rig = lending(1, 1);
+    let client = rig.client(0);
+    rig.send(client, &[&["SUBSCRIBE", "c"]]);
+    greet(&mut rig);
+    rig.answer_next(&said("subscribe", "c", 1));
+    rig.told(client);
+    rig.send(client, &[&["MyRange", "k", "0", "1"]]);
+    let context =
+        "only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context\r\n";
+    assert_eq!(rig.told(client), format!("-ERR Can't execute 'myrange': {context}"));
+    assert!(rig.at_stores.is_empty());
+}
+
 #[test]
 fn without_links_to_all_stores_nothing_is_subscribed() {
     let mut rig = Rig::with(1, 3, |settings| settings.private_links_max = 2);

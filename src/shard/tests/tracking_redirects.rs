@@ -202,6 +202,34 @@ fn a_refused_command_leaves_the_options_before_in_force() {
 }
 
 #[test]
+fn tracking_goes_on_if_the_command_that_ends_it_has_bad_options() {
+    let Redirected { mut rig, tracker, .. } = redirected(1, |_| {});
+    for (words, error) in [
+        (&["FOO"][..], "-ERR syntax error\r\n"),
+        (&["REDIRECT"], "-ERR syntax error\r\n"),
+        (&["REDIRECT", "x"], "-ERR value is not an integer or out of range\r\n"),
+        (&["REDIRECT", "77"], NO_TARGET),
+        (&["REDIRECT", "78"], NO_TARGET),
+        (&["REDIRECT", "0"], NO_TARGET),
+    ] {
+        let off = [&["CLIENT", "TRACKING", "OFF"], words].concat();
+        rig.send(tracker, &[&off, &["CLIENT", "GETREDIR"]]);
+        assert_eq!(rig.told(tracker), format!("{error}:2\r\n"), "{words:?}");
+    }
+    assert!(rig.at_stores.is_empty());
+    let off = ["CLIENT", "TRACKING", "OFF", "REDIRECT", NUMBER, "BCAST", "PREFIX", "a", "PREFIX", "ab"];
+    rig.send(tracker, &[&off, &["CLIENT", "GETREDIR"]]);
+    assert_eq!(rig.told(tracker), "+OK\r\n:-1\r\n");
+    rig.answer_first("OFF", "+OK\r\n");
+    assert_eq!(links(&rig), (0, 0));
+    // Where nothing is tracked, too.
+    for (number, told) in [(NUMBER, "+OK\r\n"), ("77", NO_TARGET)] {
+        rig.send(tracker, &[&["CLIENT", "TRACKING", "OFF", "REDIRECT", number], &["PING"]]);
+        assert_eq!(rig.told(tracker), format!("{told}+PONG\r\n"));
+    }
+}
+
+#[test]
 fn a_client_of_whose_stores_only_some_accept_is_closed() {
     let Redirected { mut rig, tracker, .. } = redirected(2, |_| {});
     rig.send(tracker, &[&["CLIENT", "TRACKING", "ON", "NOLOOP", "REDIRECT", NUMBER]]);

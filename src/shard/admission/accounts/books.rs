@@ -52,7 +52,10 @@ pub enum Bill {
     /// The request was refused after it had been admitted, and sent to no backend: the price that was taken is
     /// given back, and counts as shed in the tenant's usage.
     Shed,
-    /// The request was sent to no backend, and not because of an overload: the price that was taken is given back.
+    /// The request was refused after it had been admitted, because it writes a hot key that is written as often as
+    /// permitted: the price that was taken is given back, and counts as throttled in the tenant's usage.
+    Throttled,
+    /// The request was sent to no backend, and for none of these reasons: the price that was taken is given back.
     Nothing,
 }
 
@@ -102,7 +105,7 @@ impl Accounts {
         let cost = match bill {
             Bill::Cost { due: cost, .. } | Bill::Cached(cost) => cost,
             Bill::AsTaken => charge.taken,
-            Bill::Shed | Bill::Nothing => Price::ZERO,
+            Bill::Shed | Bill::Throttled | Bill::Nothing => Price::ZERO,
         };
         if let Some(tenant) = tenant {
             if let Bill::Cost { due, unbilled } = bill {
@@ -111,6 +114,7 @@ impl Accounts {
             let usage = match bill {
                 Bill::Cached(_) => Usage { cached: cost.micro(), ..Usage::default() },
                 Bill::Shed => Usage { shed: charge.taken.micro(), ..Usage::default() },
+                Bill::Throttled => Usage { throttled: charge.taken.micro(), ..Usage::default() },
                 _ => Usage { admitted: cost.micro(), ..Usage::default() },
             };
             self.meter(tenant, usage, now);

@@ -137,7 +137,12 @@ fn what_was_fetched_before_a_store_began_to_tell_is_not_kept() {
     let tracker = tracker.expect("it was opened");
     while let Some(at) = rig.at_stores.iter().position(|sent| sent.link == tracker.link) {
         let sent = rig.at_stores.remove(at);
-        rig.bytes(&sent, if sent.frame.contains("TRACKING") { "+OK\r\n" } else { ":1\r\n" }.as_bytes());
+        let reply = match &sent.frame {
+            hello if hello.contains("HELLO") => "%0\r\n",
+            tracking if tracking.contains("TRACKING") => "+OK\r\n",
+            _ => ":1\r\n",
+        };
+        rig.bytes(&sent, reply.as_bytes());
     }
     rig.serve(":-1\r\n", &bulk("old"));
     assert_eq!(rig.told(client), bulk("old"));
