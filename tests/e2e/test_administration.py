@@ -4,6 +4,9 @@ MULTI.
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 import redis
 
@@ -45,8 +48,15 @@ def test_clients_are_listed_and_killed(weir: Weir):
         root.client_kill_filter()
 
 
-def test_a_client_of_the_unix_socket_has_its_path_for_an_address(servers, tmp_path):
-    paths = [tmp_path / name for name in ("redis.sock", "weir.sock")]
+@pytest.fixture
+def short_folder():
+    """A folder with a short name: redis-server shows 46 characters of a path."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_client_of_the_unix_socket_has_its_path_for_an_address(servers, short_folder):
+    paths = [short_folder / name for name in ("redis.sock", "weir.sock")]
     single = servers.redis("--unixsocket", str(paths[0]))
     weir = servers.weir(servers.redis(), flags=["--shards", "2", "--unix", str(paths[1])])
     for server, path in zip((single, weir), paths):
