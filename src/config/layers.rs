@@ -76,7 +76,8 @@ impl Layer {
         let layers: Vec<&str> =
             Self::ALL.into_iter().filter(|layer| layer.has_shadow()).map(Self::name).collect();
         format!(
-            "Layers in dry run: they decide and count, and their decisions are not enforced: {}",
+            "Layers in dry run: they decide and count, and their decisions are not enforced, except that \
+             --queue-limit and --queue-bytes hold: {}",
             layers.join(", ")
         )
     }

@@ -27,6 +27,9 @@ const LUMPS_KEPT: u64 = 4;
 const SHORT_BURST: Duration = Duration::from_secs(1);
 /// The whole of a bucket, in the unit of a core's share: 65,536ths.
 const WHOLE_SHARE: u128 = 65_536;
+/// The least time from an answer of the control executor until a slice (one core's part of a bucket) may ask it
+/// a second time in a period: a bucket that fills at once costs no more than a thousand questions a second.
+const ASKS_APART: Duration = Duration::from_millis(1);
 /// Least income, in millionths of a request unit, that a core adds to its own allowance at once while the
 /// control executor does not answer. A smaller income is left to accumulate, because rounding would lose it.
 const COMES_IN_LEAST: i64 = 1_000;
@@ -105,7 +108,7 @@ pub struct Slice {
     /// period.
     asked: bool,
     /// Least cost, in thousandths of a request unit, that the control executor could not grant the last time;
-    /// `u32::MAX` if it could grant all.
+    /// `u32::MAX`, which is more than any cost, if it could grant all.
     dry_from_milli: u32,
 }
 
@@ -163,9 +166,11 @@ impl Slice {
         }
         if self.heard_at >= heard_since && Wanted::of(cost).milli >= self.dry_from_milli {
             let earliest = self.earliest(cost, capacity, now);
-            // After that time the slice may ask the pool again, which it does once in a period; later
-            // requests wait for the next report's answer.
-            let told_again = self.heard_at.after(rules.period).since(now);
+            // After that time the slice may ask the pool again, which it does once in a period, or in the time in
+            // which the bucket fills if that is shorter; later requests wait for the next report's answer. A bucket
+            // that fills sooner would overflow while its tenant's clients wait for the end of the period.
+            let fills = Duration::from_micros(capacity.micros_for(capacity.burst)).max(ASKS_APART);
+            let told_again = self.heard_at.after(rules.period.min(fills)).since(now);
             let wait = if self.asked { earliest.max(told_again) } else { earliest };
             if !wait.is_zero() {
                 return Verdict::Refused(wait);
@@ -432,14 +437,17 @@ impl Slice {
     }
 }
 
-/// A cost in thousandths of a request unit, rounded up. 4 bytes, because there may be a million slices (one
-/// core's parts of buckets) with such costs.
+/// A cost in thousandths of a request unit, rounded up, at most `WANTED_MAX`. 4 bytes, because there may be a million
+/// slices (one core's parts of buckets) with such costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     milli: u32,
 }
 
 const MICRO_PER_MILLI: u64 = 1_000;
+/// The largest cost that is told apart from larger ones, in thousandths of a request unit: 4,294,967 units. Less
+/// than `u32::MAX`, which says that a pool (the part of a bucket that no core holds) lacks nothing.
+const WANTED_MAX: u64 = u32::MAX as u64 - 1;
 
 impl Wanted {
     /// Rounds a price up to thousandths of a request unit.
@@ -449,12 +457,12 @@ impl Wanted {
     )]
     pub fn of(cost: Price) -> Self {
         let milli = (cost.micro() + (MICRO_PER_MILLI - 1)) / MICRO_PER_MILLI;
-        Self { milli: milli.min(u64::from(u32::MAX)) as u32 }
+        Self { milli: milli.min(WANTED_MAX) as u32 }
     }
 
     /// Rounds a sum of costs up to thousandths of a request unit.
     pub fn of_sum(costs: MicroUnits) -> Self {
-        Self { milli: costs.div_ceil(MICRO_PER_MILLI).min(u64::from(u32::MAX)) as u32 }
+        Self { milli: costs.div_ceil(MICRO_PER_MILLI).min(WANTED_MAX) as u32 }
     }
 }
 
@@ -556,6 +564,18 @@ mod tests {
     }
 
     #[test]
+    fn no_request_costs_so_much_that_it_is_refused_though_the_pool_lacks_nothing() {
+        for cost in [4_294_967 * UNIT, 4_294_968 * UNIT, u64::from(u32::MAX) * UNIT] {
+            assert_eq!(check(&mut Slice::untouched(Timestamp::ZERO), cost, 0), Verdict::Ask, "{cost}");
+            assert_eq!(check(&mut told(8 * UNIT, None), cost, 100), Verdict::Ask, "{cost}");
+            let refused = Verdict::Refused(Duration::from_millis(1_200));
+            let mut slice = told(8 * UNIT, Some(cost));
+            assert_eq!(check(&mut slice, cost, 100), refused, "{cost}: as soon as the bucket is full");
+            assert_eq!(check(&mut slice, 20 * UNIT, 100), Verdict::Ask, "{cost}");
+        }
+    }
+
+    #[test]
     fn what_was_spent_since_the_report_is_taken_off_the_answer() {
         let mut slice = Slice::untouched(Timestamp::ZERO);
         slice.take(Price::new(5 * UNIT));
@@ -591,5 +611,30 @@ mod tests {
         assert_eq!(check(&mut slice, UNIT, 101), Verdict::Refused(Duration::from_millis(9)));
         slice.start_period();
         assert_eq!(check(&mut slice, UNIT, 105), Verdict::Ask);
+    }
+
+    /// Checks when a slice (one core's part of a bucket) of `burst` millionths of a request unit, and 1,000 units a
+    /// second, may ask a second time in a period of 10 ms: `millis` after the last answer. Requests before that are
+    /// refused with the time until then.
+    fn asks_again_after(burst: MicroUnits, millis: u64) {
+        let capacity = Capacity::new(1_000, burst);
+        let mut slice = told(0, Some(UNIT / 2));
+        let at = |micros| Timestamp::from_millis(100).after(Duration::from_micros(micros));
+        let check =
+            |slice: &mut Slice, micros| slice.check(Price::new(UNIT / 2), capacity, at(micros), RULES);
+        assert_eq!(check(&mut slice, 500), Verdict::Ask);
+        assert!(slice.report(BucketId(1), capacity, UNIT / 2, at(500), RULES).is_some());
+        let wait = Duration::from_micros(millis * 1_000 - 600);
+        assert_eq!(check(&mut slice, 600), Verdict::Refused(wait), "{burst}");
+        assert_eq!(check(&mut slice, millis * 1_000), Verdict::Ask, "{burst}");
+    }
+
+    #[test]
+    fn a_bucket_that_fills_within_a_period_is_asked_for_again_once_it_is_full() {
+        asks_again_after(UNIT / 2, 1);
+        asks_again_after(UNIT, 1);
+        asks_again_after(4 * UNIT, 4);
+        asks_again_after(10 * UNIT, 10);
+        asks_again_after(1_000 * UNIT, 10);
     }
 }

@@ -60,7 +60,7 @@ use crate::shard::{
 };
 use crate::store::{Engine, EngineLimits, Service, StoreService};
 use crate::values::allowance::lease_of;
-use crate::values::limits::{CLUSTER_NODES_MAX, SHARED_PATTERNS_MAX, SLOTS, TENANTS_MAX};
+use crate::values::limits::{CLUSTER_NODES_MAX, SHARED_PATTERNS_MAX, SLOTS};
 use crate::values::{Random, ServerAddress, ShardId, StoreVersion};
 
 /// The number of file descriptors that a store (the binary `weir-storage`) needs for its clients and itself.
@@ -778,7 +778,7 @@ fn hot_settings(config: &Config, backends: usize) -> HotSettings {
 fn admission_settings(config: &Config) -> AdmissionSettings {
     let limiter = match config.limiter {
         _ if config.disabled.contains(&Layer::Rate) => Limiter::Off,
-        LimiterKind::Static => Limiter::Static(FixedWindows::new(TENANTS_MAX)),
+        LimiterKind::Static => Limiter::Static(FixedWindows::default()),
         LimiterKind::Buckets if config.shadowed.contains(&Layer::Rate) => Limiter::Shadow,
         LimiterKind::Buckets => Limiter::Buckets,
     };

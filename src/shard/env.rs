@@ -13,6 +13,7 @@ use super::settings::ShardSettings;
 use crate::config::Quotas;
 use crate::protocol::BufferPool;
 use crate::routing::cluster::{Databases, Map, Walks};
+use crate::values::limits::STEP_ERROR_BYTES_MAX;
 use crate::values::random::Random;
 use crate::values::{Action, BackendId, ConnectionId, Tier, Timestamp};
 
@@ -133,6 +134,15 @@ impl Env {
         if self.lines.len() < LINES_MAX {
             self.lines.push_back(line);
         }
+    }
+
+    /// Queues a line for the log which says that a store turns connections away, with the words of the error (`reply`)
+    /// by which it does.
+    pub fn say_turned_away(&mut self, backend: BackendId, reply: &[u8]) {
+        let words = reply.strip_prefix(b"-").unwrap_or(reply).trim_ascii_end();
+        let words = words[..words.len().min(STEP_ERROR_BYTES_MAX)].escape_ascii();
+        let line = format!("backend {} turns connections away: {words}", self.backend_name(backend));
+        self.say(line);
     }
 
     /// Counts requests of a tier (importance) that were refused because of this backend's overload;

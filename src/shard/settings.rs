@@ -281,7 +281,7 @@ pub enum Limiter {
     /// A request is admitted if the payer's token buckets have enough for its price.
     Buckets,
     /// A fixed number of each tenant's requests is admitted per second, whatever they cost. All cores count
-    /// together, as a single server with fixed windows would.
+    /// together, as a single server with fixed windows would; a tenant's count is found by its name.
     Static(FixedWindows),
 }
 

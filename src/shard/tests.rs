@@ -10,6 +10,7 @@ mod cluster_redirects;
 mod cluster_tracking;
 mod explain_hot;
 mod fences;
+mod greetings;
 mod histories;
 mod holdings;
 mod hot;

@@ -15,6 +15,10 @@ impl StoreVersion {
     /// store has told its own.
     pub const COMPATIBLE: Self = Self([7, 2, 4]);
 
+    /// The first version whose `WAIT` counts the replicas that have the last write of its connection; before, those
+    /// that have its last request of any kind.
+    pub const WAIT_COUNTS_WRITES: Self = Self([7, 2, 0]);
+
     /// Reads a store's version such as `7.0.15`; also `7.4` and `8.0.0-rc1`, of which only the numbers count.
     /// None for any other text.
     pub fn parse(text: &[u8]) -> Option<Self> {

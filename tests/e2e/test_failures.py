@@ -325,6 +325,19 @@ def test_a_backend_that_refuses_one_dialect_serves_clients_of_the_other(servers)
             assert "is set aside" not in weir.output()
 
 
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_a_store_that_turns_a_clients_own_connection_away_is_named(servers, protocol: int):
+    store = servers.redis()
+    weir = servers.weir(store, flags=["--shards", "1"])
+    with weir.connect(protocol=protocol) as client, store.connect() as direct:
+        client.ok("SET", "k", "v")
+        direct.ok("CONFIG", "SET", "maxclients", 1)
+        until(lambda: "reason=turned-away" in client.call("BLPOP", "q", 1).text, "the reason is named")
+        until(lambda: "turns connections away: ERR max number of clients reached" in weir.output(), "the log has it")
+        direct.ok("CONFIG", "SET", "maxclients", 1000)
+        assert client.call("BLPOP", "q", 0.01).plain() is None
+
+
 def test_the_backends_own_password_is_used_and_never_shown(servers):
     backend = servers.redis("--requirepass", "backend-secret")
     weir = servers.keep(servers.weir_class(backend, storage=f"redis://:backend-secret@{backend.address}")).start()

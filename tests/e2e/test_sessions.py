@@ -14,6 +14,7 @@ import pytest
 import redis
 
 from harness import metrics
+from harness.busy import SOON_BUSY, busy
 from harness.cluster import Cluster
 from harness.processes import Weir
 from harness.resp import Closed, Connection
@@ -131,6 +132,34 @@ def test_wait_counts_the_replicas_that_have_the_writes_of_the_client(servers):
             replica.signal(signal.SIGCONT)
         assert connection.read().plain() == 1
         assert connection.call("WAIT", 1, -1).text == "ERR timeout is negative"
+
+
+def test_wait_is_an_error_where_the_store_refuses_what_makes_it_count_the_writes_of_the_client(servers):
+    store = servers.redis()
+    with store.connect() as direct:
+        direct.ok("ACL", "SETUSER", "weir", "on", ">w", "+@all", "-spublish", "~*", "&*")
+        weir = servers.weir(storage=f"redis://weir:w@{store.address}", flags=FLAGS)
+        with weir.connect() as connection:
+            connection.ok("SET", "k", "v")
+            assert connection.call("WAIT", 0, 10).text.startswith("NOPERM ")
+            direct.ok("ACL", "SETUSER", "weir", "+spublish", "resetchannels")
+            assert connection.call("WAIT", 0, 10).text.startswith("NOPERM ")
+            direct.ok("ACL", "SETUSER", "weir", "&__weir:copies")
+            assert connection.ok("WAIT", 0, 10) == 0
+
+
+def test_a_call_waits_on_no_connection_that_was_opened_while_its_store_was_busy(servers):
+    store = servers.redis(*SOON_BUSY)
+    weir = servers.weir(store, flags=["--shards", "1"])
+    with weir.connect() as client, weir.connect() as other:
+        number = client.ok("CLIENT", "ID")
+        with busy(store):
+            assert client.call("BLPOP", "q", LONG).is_error
+        until(lambda: not other.call("SET", "k", "v").is_error, "all is well again")
+        client.send("BLPOP", "q", LONG)
+        until(lambda: blocked(weir) == 1, "the call waits at its store")
+        assert other.ok("CLIENT", "UNBLOCK", number) == 1
+        assert client.read().raw == b"*-1\r\n"
 
 
 def test_wait_before_several_stores_asks_those_that_the_client_has_written_to(servers):

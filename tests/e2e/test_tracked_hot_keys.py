@@ -12,6 +12,7 @@ import time
 import pytest
 
 from harness import metrics
+from harness.busy import SOON_BUSY, busy
 from harness.cluster import Cluster
 from harness.hot_keys import reads_tracked
 from harness.processes import Redis, Weir
@@ -151,6 +152,22 @@ def test_a_tracker_that_the_store_closes_ends_what_was_kept(servers):
             until(lambda: sees(reader, "k", b"new%d" % number), "the write is seen")
             # A reply that is cached until then lives for --hot-ttl, as without trackers.
             reader.ok("SET", "k", f"own{number}")
+
+
+def test_a_store_that_was_busy_when_it_was_to_track_keys_does_so_soon_after(servers):
+    store = servers.redis(*SOON_BUSY)
+    weir = servers.weir(store, flags=FLAGS)
+    with weir.connect() as reader, store.connect() as direct:
+        direct.ok("SET", "k", "v")
+        make_tracked(weir, reader, "k")
+        opened = metrics.total(weir, "weir_backend_connections_opened_total")
+        for line in direct.ok("CLIENT", "LIST").decode().splitlines():
+            if " flags=t " in line:
+                direct.ok("CLIENT", "KILL", "ID", line.split()[0].removeprefix("id="))
+        with busy(store):
+            until(lambda: metrics.total(weir, "weir_backend_connections_opened_total") > opened, "the store is asked to track keys")
+        until(lambda: not reader.call("GET", "k").is_error, "all is well again")
+        make_tracked(weir, reader, "k")
 
 
 def test_a_store_that_is_cut_off_ends_what_was_kept(servers):

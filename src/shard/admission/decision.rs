@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::AdmissionStage;
 use super::accounts::{Charge, Decision, Outlook, Payer, Scope};
 use crate::config::Quotas;
-use crate::policy::fixed_window::FixedWindows;
+use crate::policy::fixed_window::FixedWindow;
 use crate::policy::price::{Asked, Quote};
 use crate::policy::slice::Verdict;
 use crate::protocol::command::Class;
@@ -148,7 +148,7 @@ impl AdmissionStage {
         match &self.settings.limiter {
             Limiter::Off => return Admission::Passed(None),
             Limiter::Static(_) if !take_track(Track::Usual) => return Admission::AfterReplies,
-            Limiter::Static(windows) => return count(&env.quotas, payer, windows, now),
+            Limiter::Static(_) => return count(&env.quotas, payer, &self.windows, now),
             Limiter::Shadow | Limiter::Buckets => {}
         }
         let Estimate { quote, total: cost, .. } = self.estimate(Some(payer), (asked, class, percent));
@@ -290,10 +290,10 @@ impl AdmissionStage {
         cost: Price,
         now: Timestamp,
     ) -> Option<(Verdict, u64, u64)> {
-        if let Limiter::Static(windows) = &self.settings.limiter {
+        if matches!(self.settings.limiter, Limiter::Static(_)) {
             let Scope::Tenant(tenant) = scope else { return None };
             let limit = quotas.tenant(tenant).limit?.ru_per_second;
-            let (left, until_next) = windows.left(usize::from(tenant.0), limit, now);
+            let (left, until_next) = self.windows[usize::from(tenant.0)].left(limit, now);
             let verdict = if left > 0 { Verdict::Fits } else { Verdict::Refused(until_next) };
             return Some((verdict, limit, left));
         }
@@ -391,10 +391,10 @@ impl AdmissionStage {
 
 /// Admits or refuses a request under the static limiter, which counts requests per tenant whatever they cost, and
 /// admits as many per second as the quota has request units.
-fn count(quotas: &Quotas, payer: Payer, windows: &FixedWindows, now: Now) -> Admission {
+fn count(quotas: &Quotas, payer: Payer, windows: &[FixedWindow], now: Now) -> Admission {
     let Some(limit) = quotas.tenant(payer.tenant()).limit else { return Admission::Passed(None) };
     let limit = limit.ru_per_second;
-    match windows.count(usize::from(payer.tenant().0), limit, now.monotonic) {
+    match windows[usize::from(payer.tenant().0)].count(limit, now.monotonic) {
         Ok(()) => Admission::Passed(None),
         Err(retry_after) => {
             let scope = Scope::Tenant(payer.tenant());

@@ -27,6 +27,7 @@ use self::waiting::Waiting;
 use super::outcome::Settlement;
 use super::settings::{AdmissionSettings, Limiter, Mode, ShardSettings};
 use crate::config::{Quotas, Tenant};
+use crate::policy::fixed_window::FixedWindow;
 use crate::policy::price::{Asked, Measured};
 use crate::policy::slice::Verdict;
 use crate::protocol::command::Class;
@@ -60,6 +61,9 @@ pub struct AdmissionStage {
     /// Counts, by tenant, of the requests about quotas (`QOS`) that came in the current second while a quota
     /// of their payer was deep in debt.
     questions: decision::QuestionsInDebt,
+    /// The counts of each tenant's requests in the present second, by tenant id. Empty unless the limiter only counts
+    /// requests (static).
+    windows: Vec<FixedWindow>,
 }
 
 impl AdmissionStage {
@@ -69,6 +73,7 @@ impl AdmissionStage {
         Self {
             accounts: Accounts::new(settings.id, shards, &admission, quotas),
             heavy_from: (settings.heavy_links > 0).then_some(settings.heavy_from),
+            windows: windows_of(&admission.limiter, quotas),
             settings: admission,
             waiting: Vec::new(),
             for_settlement: Waiting::default(),
@@ -162,7 +167,8 @@ impl AdmissionStage {
 
     /// Charges an account for the reply to a blocking command, whose price was settled when the command began to wait.
     /// The reply costs its bytes and elements (`rows`), less the part of that price which was for the reply
-    /// (`paid_ahead`); if it costs less than that part, the rest is given back. Does nothing if the limiter is off.
+    /// (`paid_ahead`); if it costs less than that part, the rest is given back. Does nothing where requests have no
+    /// prices.
     pub fn charge_for_waited(
         &mut self,
         payer: Payer,
@@ -170,7 +176,7 @@ impl AdmissionStage {
         paid_ahead: MicroUnits,
         now: Now,
     ) {
-        if !self.lets_all_pass() {
+        if self.is_priced() {
             let weights = &self.settings.weights;
             let cost = weights.of_reply(bytes, rows).beyond(Price::new(weights.base));
             self.accounts.book_waited(payer, cost, paid_ahead, now.monotonic);
@@ -179,10 +185,10 @@ impl AdmissionStage {
 
     /// Ends a blocking command to which no reply comes. The part of its price that was taken for the reply
     /// (`paid_ahead`, in millionths of a request unit) is given back if the command did not reach its store
-    /// (`was_sent` is false); else it counts as usage, as the store may have done the work. Does nothing if the limiter
-    /// is off.
+    /// (`was_sent` is false); else it counts as usage, as the store may have done the work. Does nothing where requests
+    /// have no prices.
     pub fn charge_for_unanswered(&mut self, payer: Payer, paid_ahead: MicroUnits, was_sent: bool, now: Now) {
-        if !self.lets_all_pass() {
+        if self.is_priced() {
             let cost = if was_sent { paid_ahead } else { 0 };
             self.accounts.book_waited(payer, cost, paid_ahead, now.monotonic);
         }
@@ -199,9 +205,9 @@ impl AdmissionStage {
     }
 
     /// Charges an account for bytes that its client is sent without a request, such as a published message: as much as
-    /// for a reply from memory. Does nothing if the limiter is off.
+    /// for a reply from memory. Does nothing where requests have no prices.
     pub fn charge_for_bytes(&mut self, payer: Payer, bytes: usize, now: Now) {
-        if !self.lets_all_pass() {
+        if self.is_priced() {
             let cost = self.settings.weights.cached(bytes as u64, 1);
             let usage = Usage { cached: cost.micro(), ..Usage::default() };
             self.accounts.book(payer, usage, now.monotonic);
@@ -270,6 +276,7 @@ impl AdmissionStage {
         // Tenants have new ids now, so the waiting requests are tried again.
         self.for_settlement.release();
         self.accounts.handle_quotas(before, after, now);
+        self.windows = windows_of(&self.settings.limiter, after);
     }
 
     /// Returns the id that a tenant has in the quotas in force, by its id in those before; None if it is gone.
@@ -323,4 +330,11 @@ impl AdmissionStage {
         let (capacity, remaining) = self.accounts.remaining(scope, now)?;
         Some((verdict, capacity, remaining))
     }
+}
+
+/// Returns the counts of all tenants' requests in the present second, by tenant id; none unless the limiter only counts
+/// requests (static).
+fn windows_of(limiter: &Limiter, quotas: &Quotas) -> Vec<FixedWindow> {
+    let Limiter::Static(windows) = limiter else { return Vec::new() };
+    windows.of(quotas.tenants().map(|(_, tenant)| tenant.name.as_str()))
 }

@@ -346,6 +346,11 @@ impl ClientStage {
         self.store_version = version;
     }
 
+    /// Returns the backends' version that weir shows to clients, the lowest of them.
+    pub fn store_version(&self) -> StoreVersion {
+        self.store_version
+    }
+
     /// Applies new quotas to all clients. A client keeps its tenant by name; if the tenant is gone, the client counts
     /// as one that has not logged in. If the rights of a client in a transaction have changed, its `EXEC` is refused.
     /// Returns the clients whose rights have changed and that wait in a blocking command, are subscribed, have keys

@@ -181,7 +181,8 @@ pub struct Held {
     pub envelope: Envelope,
     /// The bytes of the request that is held back.
     pub frame: Vec<u8>,
-    /// The time since which the request has been held back.
+    /// The time since which the request has been held back, or has waited for a fetch (shared read of a hot key) that
+    /// could not answer it.
     pub since: Timestamp,
 }
 

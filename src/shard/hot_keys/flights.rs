@@ -12,6 +12,7 @@ use super::tracking::Registration;
 use crate::policy::hot_keys::HotId;
 use crate::shard::last_told::Look;
 use crate::shard::outcome::Outcome;
+use crate::shard::refusal;
 use crate::shard::request::{Envelope, FlightId, Overdue, ReplyTo, Route};
 use crate::shard::versions::{Snapshot, Versions};
 use crate::values::limits::{HOT_WAITERS_MAX, HOT_WAITERS_PER_FLIGHT_MAX};
@@ -78,6 +79,8 @@ pub enum Stage {
 #[derive(Clone, Copy, Debug)]
 pub struct Waiter {
     pub envelope: Envelope,
+    /// The time since which the read has waited for the fetch.
+    pub since: Timestamp,
     /// True if later requests of the client connection are held back until the fetch is answered: the read
     /// joined after the fetch was sent, or several reads of the connection wait for it and may get only some
     /// of the replies at once.
@@ -193,7 +196,9 @@ pub struct Late {
     /// True if later requests of the client connection are held back until the fetch (shared read of a hot
     /// key) is sent or answered.
     pub is_bound: bool,
-    /// The time since the fetch (shared read of a hot key) was sent; zero if it was not sent.
+    /// Whether the fetch (shared read of a hot key) was in flight at its store, or had yet to be sent.
+    pub stage: refusal::Stage,
+    /// The time for which the read has waited for the fetch (shared read of a hot key).
     pub waited: Duration,
     /// True if the read is charged for the fetch (shared read of a hot key) although it no longer waits,
     /// because the fetch was sent and no other read waits for it.
@@ -313,7 +318,7 @@ impl Flights {
     /// Adds a read to those that wait for a fetch (shared read of a hot key). False if the fetch has ended,
     /// or if 16,384 reads wait for it already, or 65,536 on this core. `obeys_deadlines` says that the read
     /// stops waiting at its deadline.
-    pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool) -> bool {
+    pub fn join(&mut self, id: FlightId, envelope: &Envelope, obeys_deadlines: bool, now: Timestamp) -> bool {
         let has_room = self.waiters < HOT_WAITERS_MAX;
         let Some(flight) = self.get(id) else { return false };
         if !has_room || flight.waiters.len() >= HOT_WAITERS_PER_FLIGHT_MAX {
@@ -323,7 +328,7 @@ impl Flights {
         let deadline = if is_obeyed { envelope.deadline } else { Timestamp::MAX };
         let came_late = flight.stage == Stage::Sent;
         let envelope = Envelope { deadline, ..*envelope };
-        flight.waiters.push(Waiter { envelope, is_bound: came_late, came_late });
+        flight.waiters.push(Waiter { envelope, since: now, is_bound: came_late, came_late });
         self.waiters += 1;
         if deadline != Timestamp::MAX {
             self.late_at = Some(self.late_at.map_or(deadline, |late_at| late_at.min(deadline)));
@@ -412,15 +417,16 @@ impl Flights {
         let mut next = Timestamp::MAX;
         for (index, flight) in &mut self.all {
             let is_sent = flight.stage == Stage::Sent;
-            let waited = now.since(if is_sent { flight.sent_at } else { now });
+            let stage = if is_sent { refusal::Stage::Backend } else { refusal::Stage::Queue };
             let binds_all = !is_sent || flight.binds;
             let (hot, generation) = (flight.hot, flight.generation);
             let id = FlightId { index: index as u32, generation };
             let is_over = |waiter: &mut Waiter| waiter.envelope.deadline <= now;
             let before = late.len();
             late.extend(flight.waiters.extract_if(.., is_over).map(|waiter| {
-                let is_bound = binds_all || waiter.is_bound;
-                Late { envelope: waiter.envelope, hot, flight: id, is_bound, waited, pays: false }
+                let Waiter { envelope, since, .. } = waiter;
+                let (is_bound, waited) = (binds_all || waiter.is_bound, now.since(since));
+                Late { envelope, hot, flight: id, is_bound, stage, waited, pays: false }
             }));
             if is_sent
                 && flight.payer.is_none()

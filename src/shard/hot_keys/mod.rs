@@ -173,6 +173,9 @@ pub struct HotKeyStage {
     /// Requests, each with its bytes, that no longer wait for a fetch (shared read of a hot key) or for
     /// earlier requests, and are to be sent to the store on their own.
     detached: VecDeque<(Envelope, Vec<u8>)>,
+    /// Writes that were held back behind earlier requests and are to be refused, because their key is written more
+    /// often than permitted by now.
+    refused: VecDeque<(Envelope, TooOften)>,
     /// Pairs of a key and a client connection, whose requests for the key were held back and may go on now.
     resuming: VecDeque<(HotId, u64)>,
     /// The number of requests held back, for all keys.
@@ -231,6 +234,7 @@ impl HotKeyStage {
             flights: Flights::default(),
             to_send: VecDeque::new(),
             detached: VecDeque::new(),
+            refused: VecDeque::new(),
             resuming: VecDeque::new(),
             held: 0,
             held_bytes: 0,
@@ -296,7 +300,7 @@ impl HotKeyStage {
             }
             Touched::Keys => self.meet_keys(env, envelope, frame, now),
             Touched::Unknown => {
-                self.meet_unknown(env, envelope, frame);
+                self.meet_unknown(env, envelope, frame, now);
                 Meeting::Passes
             }
         }
@@ -340,19 +344,16 @@ impl HotKeyStage {
         {
             return Meeting::Waits;
         }
+        let limit = self.write_limit();
         let Some(entry) = entry_of(&mut self.entries, id) else { return Meeting::Passes };
         if is_write {
-            if let Some(rate) = self.settings.write_rate
-                && is_on
-                && let Err(retry_after) = entry.take_write(rate, now)
-            {
-                let key = entry.key.clone();
-                return Meeting::WrittenTooOften(Box::new(TooOften { key, limit: rate, retry_after }));
+            if let Err(reason) = take_write(entry, limit, now) {
+                return Meeting::WrittenTooOften(Box::new(reason));
             }
             entry.tally.writes += 1;
             let cell = Cell::of_hash(hash);
             self.settings.versions.begin(cell);
-            return self.pass(env, envelope, id, Open::Write(id, cell));
+            return self.pass(env, envelope, (id, Open::Write(id, cell)), now);
         }
         let found = if is_fit {
             let route = as_fetched(envelope.route);
@@ -370,7 +371,7 @@ impl HotKeyStage {
                     if envelope.route.track != Track::Replica {
                         self.under_way.compare(envelope.reply_to, snapshot, reply);
                     }
-                    return self.pass(env, envelope, id, self.read(id, envelope, frame));
+                    return self.pass(env, envelope, (id, self.read(id, envelope, frame)), now);
                 }
                 if is_to_be_fetched {
                     self.fetch(env, envelope, (id, true), frame, now);
@@ -380,24 +381,24 @@ impl HotKeyStage {
                 self.handle_elsewhere(env, id, (envelope.reply_to.shard, 1), now);
                 Meeting::Answered(reply, 1)
             }
-            Found::Flight(_) if !is_on => self.pass(env, envelope, id, self.read(id, envelope, frame)),
-            Found::Flight(flight) => self.join(env, envelope, (id, flight)),
+            Found::Flight(_) if !is_on => self.pass(env, envelope, (id, self.read(id, envelope, frame)), now),
+            Found::Flight(flight) => self.join(env, envelope, (id, flight), now),
             Found::Fetchable => {
                 let flight = self.fetch(env, envelope, (id, !is_on), frame, now);
                 if is_on {
-                    self.join(env, envelope, (id, flight))
+                    self.join(env, envelope, (id, flight), now)
                 } else {
-                    self.pass(env, envelope, id, self.read(id, envelope, frame))
+                    self.pass(env, envelope, (id, self.read(id, envelope, frame)), now)
                 }
             }
             Found::Behind if is_on && self.hold(connection, (id, envelope), frame, now) => Meeting::Waits,
             Found::Behind => {
                 env.counters.add(Counter::HotBypassedFull, 1);
-                self.pass(env, envelope, id, self.read(id, envelope, frame))
+                self.pass(env, envelope, (id, self.read(id, envelope, frame)), now)
             }
             Found::Nothing(why) => {
                 env.counters.add(why, 1);
-                self.pass(env, envelope, id, self.read(id, envelope, frame))
+                self.pass(env, envelope, (id, self.read(id, envelope, frame)), now)
             }
         }
     }
@@ -496,9 +497,15 @@ impl HotKeyStage {
     /// on their own, the requests of its client connection for the key that are held back, or wait for a fetch that
     /// holds back later ones. `id` is the key, and `open` the record that is kept of the request until it is answered.
     /// Returns what the caller does with the request.
-    fn pass(&mut self, env: &mut Env, envelope: &Envelope, id: HotId, open: Open) -> Meeting {
+    fn pass(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        (id, open): (HotId, Open),
+        now: Timestamp,
+    ) -> Meeting {
         let connection = connection_of(env, envelope);
-        self.detach(env, id, connection);
+        self.detach(env, id, connection, now);
         self.handle_passed(connection, envelope, (id, open));
         Meeting::PassesReported
     }
@@ -559,8 +566,14 @@ impl HotKeyStage {
         }
     }
 
-    fn join(&mut self, env: &mut Env, envelope: &Envelope, (id, flight): (HotId, FlightId)) -> Meeting {
-        if !self.flights.join(flight, envelope, env.settings.overload.shed == Mode::On) {
+    fn join(
+        &mut self,
+        env: &mut Env,
+        envelope: &Envelope,
+        (id, flight): (HotId, FlightId),
+        now: Timestamp,
+    ) -> Meeting {
+        if !self.flights.join(flight, envelope, env.settings.overload.shed == Mode::On, now) {
             return Meeting::Crowded;
         }
         env.counters.add(Counter::HotJoins, 1);
@@ -572,8 +585,10 @@ impl HotKeyStage {
 
     /// Has the requests of a client connection for the hot key `id` sent on their own, in their order, that are held
     /// back, or wait for a fetch (shared read of the key) that holds back later ones. The connection's next request for
-    /// the key is about to be sent or queued, and could overtake them otherwise.
-    fn detach(&mut self, env: &mut Env, id: HotId, connection: u64) {
+    /// the key is about to be sent or queued, and could overtake them otherwise. Writes beyond the limit of the key are
+    /// refused instead.
+    fn detach(&mut self, env: &mut Env, id: HotId, connection: u64, now: Timestamp) {
+        let limit = self.write_limit();
         let Some(entry) = entry_of(&mut self.entries, id).filter(|entry| entry.is_to_wait(connection)) else {
             return;
         };
@@ -587,12 +602,13 @@ impl HotKeyStage {
         left.extend(held.into_iter().map(|held| (held.envelope, held.frame)));
         for (envelope, frame) in left {
             let open = if envelope.nature.effect() == Effect::Write {
-                let entry = entry_of(&mut self.entries, id);
-                let cell = entry.map(|entry| {
-                    entry.tally.writes += 1;
-                    Cell::of_hash(entry.hash)
-                });
-                let Some(cell) = cell else { continue };
+                let Some(entry) = entry_of(&mut self.entries, id) else { continue };
+                if let Err(reason) = take_write(entry, limit, now) {
+                    self.refused.push_back((envelope, reason));
+                    continue;
+                }
+                entry.tally.writes += 1;
+                let cell = Cell::of_hash(entry.hash);
                 self.settings.versions.begin(cell);
                 Open::Write(id, cell)
             } else {
@@ -724,7 +740,7 @@ impl HotKeyStage {
             count += 1;
         });
         if told.is_err() && is_write {
-            self.meet_all(env, envelope);
+            self.meet_all(env, envelope, now);
             return Meeting::Passes;
         }
         if found.is_empty() {
@@ -735,8 +751,7 @@ impl HotKeyStage {
         {
             return Meeting::Answered(reply, named.len());
         }
-        let is_limited = is_write && self.settings.mode == Mode::On;
-        let limit = self.settings.write_rate.filter(|_| is_limited);
+        let limit = self.write_limit().filter(|_| is_write);
         if let Some(limit) = limit {
             for (id, _) in &found {
                 if let Some(entry) = entry_of(&mut self.entries, *id)
@@ -751,7 +766,7 @@ impl HotKeyStage {
             if let Some(cell) = cell {
                 self.settings.versions.begin(*cell);
             }
-            self.detach(env, *id, connection);
+            self.detach(env, *id, connection, now);
             if let Some(entry) = entry_of(&mut self.entries, *id) {
                 entry.last_asker = present_tenant(envelope.asker, &env.quotas).unwrap_or(NOBODY);
                 if let Some(limit) = limit {
@@ -791,14 +806,14 @@ impl HotKeyStage {
     /// either returned before, nor does `STRLEN` return what is older than an earlier `STRLEN`. A client that
     /// reads a key's value and its length while somebody writes without weir may get one that is up to
     /// `--hot-ttl` older than the other.
-    fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8]) {
+    fn meet_unknown(&mut self, env: &mut Env, envelope: &Envelope, frame: &[u8], now: Timestamp) {
         let (protocol, database) = (envelope.route.protocol, envelope.route.database);
         let Some(mut cells) = self.cells_written(env, database, frame) else {
-            return self.meet_all(env, envelope);
+            return self.meet_all(env, envelope, now);
         };
         let read = self.reads_of(env, (protocol, database), frame, &mut cells);
         cells.iter().for_each(|cell| self.settings.versions.begin(*cell));
-        self.detach_all(env, envelope);
+        self.detach_all(env, envelope, now);
         // Requests that only read count too: later reads of the connection must not get a reply from before
         // them.
         if !cells.is_empty() || !read.is_empty() || self.known > 0 {
@@ -905,29 +920,30 @@ impl HotKeyStage {
         }
     }
 
-    fn meet_all(&mut self, env: &mut Env, envelope: &Envelope) {
+    fn meet_all(&mut self, env: &mut Env, envelope: &Envelope, now: Timestamp) {
         let cell = Cell::of_backend(store_of(env, envelope.route.backend));
         self.settings.versions.begin(cell);
-        self.detach_all(env, envelope);
+        self.detach_all(env, envelope, now);
         self.under_way.open(envelope.reply_to, Open::Cell(cell));
     }
 
-    fn detach_all(&mut self, env: &mut Env, envelope: &Envelope) {
+    fn detach_all(&mut self, env: &mut Env, envelope: &Envelope, now: Timestamp) {
         if self.known == 0 {
             return;
         }
         let ids: Vec<HotId> = self.entries.iter().flatten().map(|entry| entry.id).collect();
         let connection = connection_of(env, envelope);
-        ids.into_iter().for_each(|id| self.detach(env, id, connection));
+        ids.into_iter().for_each(|id| self.detach(env, id, connection, now));
     }
 
     /// True if anything waits to be sent for hot keys: fetches (shared reads), requests that no longer wait for a fetch
-    /// or are no longer held back, and, to other cores, copies of kept replies or reports of how often copies were
-    /// used.
+    /// or are no longer held back, refusals of such requests, and, to other cores, copies of kept replies or reports of
+    /// how often copies were used.
     #[inline]
     pub fn has_to_send(&self) -> bool {
         !self.to_send.is_empty()
             || !self.detached.is_empty()
+            || !self.refused.is_empty()
             || !self.resuming.is_empty()
             || !self.to_lend.is_empty()
             || !self.to_tell.is_empty()
@@ -937,6 +953,17 @@ impl HotKeyStage {
     /// or for other requests and is to be sent before anything else; None if there is none.
     pub fn poll_detached(&mut self) -> Option<(Envelope, Vec<u8>)> {
         self.detached.pop_front()
+    }
+
+    /// Returns the next write that was held back behind other requests and is to be refused, and the reason; None if
+    /// there is none.
+    pub fn poll_refused(&mut self) -> Option<(Envelope, TooOften)> {
+        self.refused.pop_front()
+    }
+
+    /// Returns the number of writes per second that each hot key may have; None without a limit, and in shadow mode.
+    fn write_limit(&self) -> Option<u64> {
+        self.settings.write_rate.filter(|_| self.settings.mode == Mode::On)
     }
 
     /// Returns the next request, with its bytes, that was held back and is to be handled again; None if there
@@ -1203,7 +1230,7 @@ impl HotKeyStage {
             entry.forget(&flight);
         }
         if was_served && flight.has_ended(now) {
-            self.hold_again(env, (id, &mut flight), now);
+            self.hold_again(env, (id, &mut flight));
         }
         if was_served {
             let output_max = env.settings.output_bytes_max;
@@ -1379,15 +1406,15 @@ impl HotKeyStage {
 
     /// Holds back, to handle them again, the reads that joined the fetch (shared read of a hot key) `flight` after it
     /// was sent: its key, or a field, has expired since then, perhaps before they came. `id` is the fetch's id.
-    fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight), now: Timestamp) {
+    fn hold_again(&mut self, env: &Env, (id, flight): (FlightId, &mut Flight)) {
         let Some(entry) = entry_of(&mut self.entries, flight.hot) else { return };
         let mut held: HashMap<u64, Vec<Held>> = HashMap::new();
-        for Waiter { envelope, .. } in flight.waiters.extract_if(.., |waiter| waiter.came_late) {
+        for Waiter { envelope, since, .. } in flight.waiters.extract_if(.., |waiter| waiter.came_late) {
             let connection = connection_of(env, &envelope);
             entry.handle_landed(connection, id, true);
             self.held += 1;
             self.held_bytes += flight.frame.len();
-            let one = Held { envelope, frame: flight.frame.clone(), since: now };
+            let one = Held { envelope, frame: flight.frame.clone(), since };
             self.held_until = self.held_until.min(one.answered_by());
             held.entry(connection).or_default().push(one);
         }
@@ -1438,14 +1465,14 @@ impl HotKeyStage {
     /// same.
     pub fn take_late(&mut self, env: &Env, now: Timestamp) -> Vec<(Envelope, NotSent, bool)> {
         let mut late = Vec::new();
-        for Late { envelope, hot, flight, is_bound, waited, pays } in self.flights.take_late(now) {
+        for Late { envelope, hot, flight, is_bound, stage, waited, pays } in self.flights.take_late(now) {
             let connection = connection_of(env, &envelope);
             if let Some(entry) = entry_of(&mut self.entries, hot)
                 && entry.handle_landed(connection, flight, is_bound)
             {
                 self.resuming.push_back((hot, connection));
             }
-            late.push((envelope, NotSent::TooLate(refusal::Stage::Backend, waited), pays));
+            late.push((envelope, NotSent::TooLate(stage, waited), pays));
         }
         if now >= self.held_until {
             let obeys_deadlines = env.settings.overload.shed == Mode::On;
@@ -1991,6 +2018,14 @@ fn register(tracking: &mut Tracking, env: &Env, entry: &mut Entry, now: Timestam
     let backend = env.backend_of(entry.slot);
     entry.registration = tracking.register(backend, (entry.id, &entry.key), now);
     entry.registration
+}
+
+/// Takes one write from a key's limit of `limit` writes per second. An error, with nothing taken, if the key is written
+/// too often. Does nothing without a limit.
+fn take_write(entry: &mut Entry, limit: Option<u64>, now: Timestamp) -> Result<(), TooOften> {
+    let Some(limit) = limit else { return Ok(()) };
+    let taken = entry.take_write(limit, now);
+    taken.map_err(|retry_after| TooOften { key: entry.key.clone(), limit, retry_after })
 }
 
 fn entry_of(entries: &mut [Option<Box<Entry>>], id: HotId) -> Option<&mut Entry> {

@@ -13,7 +13,6 @@ use crate::shard::refusal::{
     reason_of_refused_select, turns_away,
 };
 use crate::shard::settings::Mode;
-use crate::values::limits::STEP_ERROR_BYTES_MAX;
 use crate::values::time::Now;
 use crate::values::{Action, ConnectionId, Database, Owner};
 
@@ -105,11 +104,7 @@ impl Links {
                 link.handle_not_ready();
                 let is_told = std::mem::replace(&mut link.is_turned_away, true);
                 if !is_told {
-                    let words = reply[1..].trim_ascii_end();
-                    let words = words[..words.len().min(STEP_ERROR_BYTES_MAX)].escape_ascii();
-                    let name = env.backend_name(link.backend);
-                    let line = format!("backend {name} turns connections away: {words}");
-                    env.say(line);
+                    env.say_turned_away(link.backend, &reply);
                 }
                 env.pool.give(reply);
                 return Greeted::Failed(TURNED_AWAY);

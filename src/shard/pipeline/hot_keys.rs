@@ -283,6 +283,9 @@ impl Shard {
         while let Some((envelope, frame)) = self.hot_keys.poll_detached() {
             self.put_out(&reported(&envelope), Message::Small(&frame), 1, now);
         }
+        while let Some((envelope, reason)) = self.hot_keys.poll_refused() {
+            self.refuse_write(&envelope, &reason, now);
+        }
     }
 
     /// Ends a turn (pass of the shard's loop) for hot keys: refuses requests that have waited too long for a fetch

@@ -33,12 +33,13 @@ use crate::shard::request::{Envelope, Nature, Overdue, PrivateId, ReplyTo, Selec
 use crate::shard::settings::Mode;
 use crate::values::limits::{COPY_BYTES_MAX, STEP_ERROR_BYTES_MAX, WATCHED_KEYS_MAX};
 use crate::values::time::Now;
-use crate::values::{BackendId, ClientId, Database, Timestamp};
+use crate::values::{BackendId, ClientId, Database, StoreVersion, Timestamp};
 
 /// Two requests, and their number, that are sent right before a command that waits for replicas (`WAIT`). The
 /// command counts the replicas that have all that the store sent them up to a certain request of the
 /// connection: in Redis before 7.2 the last request of any kind (`PING` is one), since then the last one passed
-/// on to replicas, such as a message on a sharded channel, which no pattern matches.
+/// on to replicas, such as a message on a sharded channel, which no pattern matches. If the store refuses them, the
+/// client gets its error ([`Shard::doubt_of_copies`]).
 const BEFORE_WAIT: (&[u8], usize) =
     (b"*1\r\n$4\r\nPING\r\n*3\r\n$8\r\nSPUBLISH\r\n$13\r\n__weir:copies\r\n$0\r\n\r\n", 2);
 /// Error for a `WAIT` that has to ask several stores while its client watches keys over its only private link.
@@ -766,6 +767,7 @@ impl Shard {
         (size, busy_micros): (ReplySize, u32),
         now: Now,
     ) {
+        let reply = self.doubt_of_copies(&request, (&reply, step_error)).unwrap_or(reply);
         let Some(mut request) = self.ask_elsewhere((link, holder), request, &reply, now) else { return };
         let waits = request.waits();
         if waits && self.withdraw_reply((link, holder), &mut request, (&reply, size), now) {
@@ -833,6 +835,22 @@ impl Shard {
             self.give_back(request.to, outcome, Message::Small(&reply), now);
         }
         self.end_tracked_request(holder, now);
+    }
+
+    /// Returns the error that a client gets in place of a store's `reply` to its `WAIT` or `WAITAOF`, because the store
+    /// has refused (`step_error`) what weir sends before the command so that it counts no replica that lacks a write of
+    /// the client. None if it has not, for any other request, and at a store before Redis 7.2 that does not know
+    /// `SPUBLISH`, since it has carried out `PING`, which is enough there.
+    fn doubt_of_copies(
+        &self,
+        request: &PrivateRequest,
+        (reply, step_error): (&[u8], Option<&[u8]>),
+    ) -> Option<Vec<u8>> {
+        let error = step_error.filter(|_| !reply.starts_with(b"-"))?;
+        let awaits_copies = call::awaits_copies(&request.waiting()?.frame);
+        let is_old = self.clients.store_version() < StoreVersion::WAIT_COUNTS_WRITES;
+        let is_sure = is_old && error.starts_with(b"-ERR unknown command");
+        (awaits_copies && !is_sure).then(|| error.to_vec())
     }
 
     /// Charges for the reply to a blocking command: its bytes and elements, less the part of the command's price

@@ -93,6 +93,11 @@ pub fn is_known(words: &Arguments<'_>) -> bool {
     Name::of(words).is_some()
 }
 
+/// True if a request (`frame`) is `WAIT` or `WAITAOF`, which count the copies of what was written before it.
+pub fn awaits_copies(frame: &[u8]) -> bool {
+    with_words(frame, |words| Some(matches!(Name::of(words)?, Name::Wait | Name::WaitAof))).unwrap_or(false)
+}
+
 /// Returns a blocking command (`frame`) whose timeout is shortened by `passed`, the time that it has waited
 /// already, to whole milliseconds, rounded up and at least 1: it never ends early. A timeout of 0, which means
 /// for ever, stays; a command whose words are not known is returned unchanged.
@@ -290,5 +295,8 @@ mod tests {
         }
         let is_known = |request| with_words(&encoded(request), |words| Some(is_known(words)));
         assert_eq!((is_known("BRPOP a 0"), is_known("FUTURE.POP a 0")), (Some(true), Some(false)));
+        for (request, awaits) in [("wait 1 0", true), ("WAITAOF 1 1 0", true), ("BLPOP wait 0", false)] {
+            assert_eq!(awaits_copies(&encoded(request)), awaits, "{request}");
+        }
     }
 }

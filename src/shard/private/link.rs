@@ -151,7 +151,8 @@ pub(super) struct Link {
     /// of elements; None while no elements are being put back.
     pub(super) puts_back: Option<(Vec<Cell>, usize)>,
     /// The first error among the replies that come before the one to the request in flight: to the requests of
-    /// its transaction before `EXEC`, or to `ASKING` and the like before it. None if there is none.
+    /// its transaction before `EXEC`, or to `ASKING` and the like before it. None if there is none, and if the store
+    /// has carried out a later request before a blocking command.
     pub(super) step_error: Option<Vec<u8>>,
     pub(super) expected: VecDeque<Expected>,
     /// Unanswered requests that the core itself has sent over this link for blocking commands on other links,
@@ -186,6 +187,9 @@ pub(super) struct Link {
     /// of, or may send replies that belong to no request: it has refused to end something, or sent what fits no
     /// request. The link is then lent to no other client.
     pub(super) is_spoilt: bool,
+    /// True if the store has refused to tell its number or its name for this link (unshared connection to a store), but
+    /// might tell them on another one later: it was busy with a script, say. The link is then lent to no other client.
+    pub(super) is_half_greeted: bool,
     /// The time at which the request in flight is to be sent once more, because a node could not carry it out yet;
     /// None if it is not to be.
     pub(super) put_off_until: Option<Timestamp>,
@@ -251,6 +255,7 @@ impl Link {
             is_feed: false,
             was_unblocked: false,
             is_spoilt: false,
+            is_half_greeted: false,
             put_off_until: None,
             is_held: false,
             prelude: Vec::new(),
@@ -484,6 +489,13 @@ impl Link {
     /// True if the request in flight on the link is a blocking command, whose reply may never come.
     pub(super) fn waits(&self) -> bool {
         self.in_flight.as_ref().is_some_and(PrivateRequest::waits)
+    }
+
+    /// True if the request in flight on the link is a blocking command, or `WATCH`, behind which blocking commands of
+    /// its client go over the same link.
+    pub(super) fn stays_tied(&self) -> bool {
+        let kind = self.in_flight.as_ref().map(|request| &request.kind);
+        matches!(kind, Some(Kind::Waits(_) | Kind::Watch(_)))
     }
 
     /// Returns the record of the blocking command in flight on the link; `None` if there is none.

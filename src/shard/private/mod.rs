@@ -38,7 +38,7 @@ mod orphans;
 mod receive;
 mod withdrawal;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use link::{Expected, Link, State, Subject};
@@ -334,7 +334,8 @@ pub enum Event {
         /// Number of bytes that the store sent as the reply, and of elements in it.
         size: ReplySize,
         /// The first error among the replies to the requests of a transaction before its `EXEC`, or to commands
-        /// that weir sent right before the request (such as `ASKING`); None if there was none.
+        /// that weir sent right before the request (such as `ASKING`); None if there was none, and if the store has
+        /// carried out a later one of such commands before a blocking command.
         step_error: Option<Vec<u8>>,
     },
     /// A message that is not a reply to a request, on a link (unshared connection to a store) with
@@ -557,6 +558,9 @@ pub struct PrivateLinks {
     /// The link (unshared connection to a store) that is being opened in advance, for the next client that
     /// needs one; None if there is none.
     spare: Option<PrivateId>,
+    /// The stores that have turned links (unshared connections to stores) away, since they have too many clients or are
+    /// in protected mode, after a link to them was last opened. That is logged once.
+    turned_away: HashSet<BackendId>,
     to_send: VecDeque<PrivateId>,
     events: VecDeque<Event>,
     /// The number of links (unshared connections to stores) whose request in flight is to be sent once more,
@@ -579,6 +583,7 @@ impl PrivateLinks {
             trackers: HashMap::new(),
             feeds: HashMap::new(),
             spare: None,
+            turned_away: HashSet::new(),
             to_send: VecDeque::new(),
             events: VecDeque::new(),
             put_off: 0,

@@ -3,14 +3,18 @@
 //! The next client that has a link must find nothing there that the store kept for the client before, and no reply
 //! that was meant for that one. So a link rests only when the store has answered everything, and each answer was one
 //! that leaves nothing behind ([`Expected::is_met_by`]). Any other answer, and a message that the link is not for,
-//! spoils the link: it is closed as soon as no client has it.
+//! spoils the link: it is closed as soon as no client has it. So is a link whose store has refused a part of its
+//! greeting for the moment, once nothing is unanswered on it.
 
 use super::link::{Expected, State};
 use super::{Event, PrivateLinks, PutBack, ReplySize, Said};
 use crate::routing::cluster::NodeRefusal;
 use crate::shard::env::Env;
 use crate::shard::fence::store_client;
-use crate::shard::refusal::{LOGIN_REFUSED, UNEXPECTED_REPLY, reason_of_refused_select};
+use crate::shard::refusal::{
+    NOT_READY, TURNED_AWAY, UNEXPECTED_REPLY, is_not_ready, reason_of_refused_login,
+    reason_of_refused_select, turns_away,
+};
 use crate::shard::request::PrivateId;
 use crate::values::time::Now;
 
@@ -26,6 +30,13 @@ impl PrivateLinks {
         now: Now,
     ) {
         let Some(link) = self.at(id) else { return };
+        if link.state != State::Open && turns_away(&reply) {
+            let backend = link.backend;
+            if self.turned_away.insert(backend) {
+                env.say_turned_away(backend, &reply);
+            }
+            return self.give_up(env, id, TURNED_AWAY);
+        }
         // Published messages and acknowledgements are arrays in RESP2; an error may stand for the latter.
         let is_message = link.is_streaming && link.expected.is_empty() && matches!(kind, b'*' | b'-');
         if kind == b'>' || is_message {
@@ -39,7 +50,7 @@ impl PrivateLinks {
                 self.give_up(env, id, UNEXPECTED_REPLY);
             }
             Some(Expected::Login) if kind == b'-' => {
-                self.give_up(env, id, LOGIN_REFUSED);
+                self.give_up(env, id, reason_of_refused_login(&reply));
             }
             Some(Expected::Select) if kind == b'-' => {
                 self.give_up(env, id, reason_of_refused_select(&reply));
@@ -57,6 +68,7 @@ impl PrivateLinks {
             }
             Some(Expected::Login | Expected::Select | Expected::Cleaned) => {}
             Some(Expected::Name) => {
+                link.is_half_greeted |= is_refused_for_now(&reply);
                 link.name = store_client(&reply);
                 if let Some(name) = &link.name {
                     env.fences.lift_former(link.backend, name);
@@ -65,7 +77,12 @@ impl PrivateLinks {
             Some(Expected::Fence(origin, sequence)) => {
                 link.take_fence_reply(env, (origin, sequence), &reply);
             }
+            Some(Expected::Identity) if is_not_ready(&reply) && link.stays_tied() => {
+                // The store may carry the request out by now, but could not be told to end a command that waits.
+                self.give_up(env, id, NOT_READY);
+            }
             Some(Expected::Identity) => {
+                link.is_half_greeted |= is_refused_for_now(&reply);
                 let digits = reply.strip_prefix(b":").and_then(|reply| reply.strip_suffix(b"\r\n"));
                 let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
                 link.number = digits.and_then(|digits| digits.parse().ok());
@@ -73,7 +90,8 @@ impl PrivateLinks {
                 if link.in_flight.is_some() {
                     link.fence_off_first(env);
                 }
-                let holder = link.holder.filter(|_| link.is_inbox);
+                let (backend, holder) = (link.backend, link.holder.filter(|_| link.is_inbox));
+                self.turned_away.remove(&backend);
                 self.spare.take_if(|spare| *spare == id);
                 self.events.extend(holder.map(|(holder, _)| Event::Numbered { holder }));
                 self.list_to_send(id);
@@ -82,6 +100,9 @@ impl PrivateLinks {
                 let said = Said::Answer(kind == b'-');
                 let backend = link.backend;
                 self.events.push_back(Event::Tracker { backend, said });
+            }
+            Some(Expected::Tracking) if link.is_tracker && is_refused_for_now(&reply) => {
+                self.give_up(env, id, NOT_READY);
             }
             Some(Expected::Tracking) if link.is_tracker => {
                 let said = Said::Tracks(kind != b'-');
@@ -94,8 +115,11 @@ impl PrivateLinks {
                 }
             }
             Some(Expected::Step) => {
-                if kind == b'-' && link.step_error.is_none() {
-                    link.step_error = Some(reply);
+                if kind == b'-' {
+                    link.step_error.get_or_insert(reply);
+                } else if link.waits() {
+                    // Of the requests before `WAIT`, the last one does all that an earlier one was to do.
+                    link.step_error = None;
                 }
             }
             Some(Expected::Errand) => {
@@ -104,13 +128,9 @@ impl PrivateLinks {
                 }
             }
             Some(Expected::Sign) => {
-                let (backend, number) = (link.backend, link.number);
+                let backend = link.backend;
                 let is_busy = NodeRefusal::parse(&reply) == Some(NodeRefusal::Busy);
                 self.events.push_back(Event::Sign { backend, is_busy });
-                // Without a number, the store may have been busy and have refused a part of the greeting.
-                if number.is_none() {
-                    self.close(env, id);
-                }
             }
             Some(Expected::PutBack) => {
                 if let Some((cells, count)) = link.puts_back.take() {
@@ -161,14 +181,20 @@ impl PrivateLinks {
 
     /// Adds a private link (unshared connection to a store) to those that can be lent, if its store has answered
     /// everything, and neither a client nor the core itself has the link. A link for which the store may still keep
-    /// something is closed instead.
+    /// something, or which it has greeted in part only, is closed instead.
     pub(super) fn rest(&mut self, env: &mut Env, id: PrivateId, now: Now) {
         let Some(link) = self.at(id).filter(|link| link.is_free()) else { return };
-        if link.is_spoilt {
+        if link.is_spoilt || link.is_half_greeted && link.expected.is_empty() {
             self.close(env, id);
         } else if link.expected.is_empty() {
             link.idle_since = now.monotonic;
             self.idle.push_back(id);
         }
     }
+}
+
+/// True if a store's reply within the greeting (the requests that open a connection) is an error to what the store may
+/// carry out later: it can serve no request at present, or wants a login that it may not want later.
+fn is_refused_for_now(reply: &[u8]) -> bool {
+    is_not_ready(reply) || reply.starts_with(b"-NOAUTH")
 }

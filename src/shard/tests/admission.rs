@@ -1,7 +1,9 @@
 //! Tests of admission in the pipeline: prices of requests, and quotas.
 
 use super::*;
-use crate::values::BucketId;
+use crate::policy::fixed_window::FixedWindows;
+use crate::shard::admission::{AdmissionStage, Payer};
+use crate::values::{BucketId, TenantId};
 
 const LIMITED: &str = r"
     [global]
@@ -470,6 +472,74 @@ fn the_shadow_lets_pass_what_it_counts() {
     assert_eq!(rig.at_stores.len(), 4);
     assert!(rig.shards[0].counters().get(Counter::ThrottledInShadow) > 0);
     assert_eq!(rig.shards[0].counters().get(Counter::RefusedThrottled), 0);
+}
+
+#[test]
+fn the_static_limiter_goes_on_counting_a_tenants_requests_after_a_reload() {
+    let windows = FixedWindows::default();
+    let mut rig = Rig::with(2, 1, |settings| {
+        settings.admission.limiter = Limiter::Static(windows.clone());
+    });
+    let in_force = |names: &[&str], version| {
+        let terms = names.iter().map(|name| format!("[tenants.{name}]\npassword = 'x'\nru_per_second = 3\n"));
+        let text: String = terms.collect();
+        Arc::new(Quotas::parse("quotas.toml", &text).expect("well formed").with_version(version))
+    };
+    let now = rig.now;
+    for shard in &mut rig.shards {
+        shard.handle_quotas(in_force(&["mine"], 1), now);
+    }
+    let clients = [0, 1].map(|shard| rig.client(shard));
+    for client in clients {
+        rig.send(client, &[&["AUTH", "mine", "x"]]);
+        assert_eq!(rig.told(client), "+OK\r\n");
+    }
+    rig.send(clients[0], &[&["GET", "a"], &["GET", "b"], &["GET", "c"]]);
+    (0..3).for_each(|_| rig.answer_next("$-1\r\n"));
+    assert_eq!(rig.told(clients[0]), "$-1\r\n".repeat(3));
+    // The new tenant takes the place of the other in the list, on one core before the other core.
+    for reloaded in 0..=2_usize {
+        if let Some(shard) = reloaded.checked_sub(1) {
+            rig.shards[shard].handle_quotas(in_force(&["another", "mine"], 2), now);
+            rig.turns();
+        }
+        for client in clients {
+            rig.send(client, &[&["GET", "a"]]);
+            let told = rig.told(client);
+            assert!(told.starts_with("-THROTTLED scope=tenant name=mine limit=3 "), "{reloaded}: {told}");
+        }
+    }
+    let other = rig.client(0);
+    rig.send(other, &[&["AUTH", "another", "x"], &["GET", "a"]]);
+    assert_eq!((rig.told(other).as_str(), rig.at_stores.len()), ("+OK\r\n", 1), "it has asked for nothing");
+}
+
+#[test]
+fn where_requests_have_no_prices_nothing_is_metered_that_comes_without_a_request() {
+    let charges: [fn(&mut AdmissionStage, Payer, Now); 3] = [
+        |admission, payer, now| admission.charge_for_bytes(payer, 100_000, now),
+        |admission, payer, now| admission.charge_for_waited(payer, (100_000, 1_000), 0, now),
+        |admission, payer, now| admission.charge_for_unanswered(payer, UNIT, true, now),
+    ];
+    let limiters = [
+        (Limiter::Off, false),
+        (Limiter::Static(FixedWindows::default()), false),
+        (Limiter::Shadow, true),
+        (Limiter::Buckets, true),
+    ];
+    let now = Now { monotonic: Timestamp::from_millis(1), unix_ms: 1_700_000_000_000 };
+    for (limiter, is_metered) in limiters {
+        for (place, charge) in charges.iter().enumerate() {
+            let store = BackendSettings { name: "store".to_owned(), credentials: None };
+            let mut settings = ShardSettings::new(Topology::new(1, 1), Arc::new([store]));
+            settings.admission.limiter = limiter.clone();
+            let terms = quotas(LIMITED);
+            let mut admission = AdmissionStage::new(&settings, &terms);
+            charge(&mut admission, Payer::new(TenantId(0), None, terms.version()), now);
+            admission.flush(now.monotonic);
+            assert_eq!(admission.poll_report().is_some(), is_metered, "{limiter:?}, {place}");
+        }
+    }
 }
 
 #[test]

@@ -1035,6 +1035,31 @@ fn everybody_who_waits_has_a_deadline_of_its_own() {
 }
 
 #[test]
+fn a_read_that_comes_too_late_is_told_how_long_it_has_waited_and_whether_its_fetch_was_sent() {
+    let overload = OverloadSettings::new(1, 1);
+    let mut rig = eager(1, |settings| settings.overload = overload.clone());
+    let [first, second, third] = [(); 3].map(|()| rig.client(0));
+    let key = rig.key(0, 0);
+    rig.make_hot(first, &key);
+    for client in [second, third] {
+        rig.send(client, &[&["QOS", "SET", "DEADLINE", "40"]]);
+        rig.told(client);
+    }
+    rig.send(first, &[&["GET", &key]]);
+    rig.wait(30 * MILLISECOND);
+    rig.send(second, &[&["GET", &key]]);
+    rig.wait(41 * MILLISECOND);
+    assert_eq!(rig.told(second), "-DEADLINE stage=backend waited_ms=40\r\n");
+    rig.wait(TTL.saturating_sub(71 * MILLISECOND));
+    // The fetch has taken too long to be joined, and the next one is sent when it has come back.
+    rig.send(third, &[&["GET", &key]]);
+    rig.wait(41 * MILLISECOND);
+    assert_eq!(rig.told(third), "-DEADLINE stage=queue waited_ms=40\r\n");
+    assert_eq!(rig.serve(":-1\r\n", "$1\r\nv\r\n").join(" "), "PTTL GET", "nobody waits for the next one");
+    assert_eq!(rig.told(first), bulk("v"));
+}
+
+#[test]
 fn no_more_wait_for_one_fetch_than_may() {
     let (mut rig, [client, _], key) = with_hot_key();
     let crowd: Vec<usize> = (0..16_800).map(|_| rig.client(0)).collect();
@@ -1324,6 +1349,34 @@ fn a_hot_key_may_be_written_so_often_and_whoever_writes_more_is_told_which() {
     let usage = rig.reports.iter().flat_map(|report| &report.usage).map(|(_, usage)| usage);
     let (throttled, shed) = usage.fold((0, 0), |sums, usage| (sums.0 + usage.throttled, sums.1 + usage.shed));
     assert!(throttled > 0 && shed == 0, "{throttled} throttled, {shed} shed");
+}
+
+#[test]
+fn writes_that_are_held_back_count_towards_the_limit_of_their_key() {
+    let requests: [&[&str]; 2] = [&["EXISTS", "KEY", "another"], &["EVAL", "return 1", "0"]];
+    for last in requests {
+        let mut rig = eager(1, |settings| settings.hot.write_rate = Some(10));
+        let (client, key) = (rig.client(0), rig.key(0, 0));
+        rig.make_hot(client, &key);
+        let last: Vec<&str> =
+            last.iter().map(|word| if *word == "KEY" { key.as_str() } else { *word }).collect();
+        let mut sent = 0;
+        for _ in 0..20 {
+            // The writes are held back behind reads that wait for a fetch, until the last request of the pipeline must
+            // not overtake them.
+            let set: &[&str] = &["SET", &key, "v"];
+            rig.send(client, &[&["GET", &key], &["STRLEN", &key], set, set, set, &last]);
+            let asked = rig.serve(":-1\r\n", ":1\r\n");
+            sent += asked.iter().filter(|word| *word == "SET").count();
+            rig.wait(10 * MILLISECOND);
+        }
+        let told = rig.told(client);
+        let refused = told.matches("-THROTTLED scope=key name=").count();
+        // Two writes may come at once, and one more every 100 ms.
+        assert!((2..=4).contains(&sent) && sent + refused == 60, "{last:?}: {sent} sent, {refused} refused");
+        assert_eq!(told.matches("\r\n").count(), 120, "each request is answered");
+        assert_eq!((rig.figures().waiters, rig.figures().writes_under_way), (0, 0), "{last:?}");
+    }
 }
 
 #[test]

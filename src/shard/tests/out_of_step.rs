@@ -195,3 +195,30 @@ fn a_store_that_turns_connections_away_has_carried_out_nothing() {
         }
     }
 }
+
+#[test]
+fn a_store_that_turns_a_clients_own_connection_away_has_carried_out_nothing() {
+    for words in ["-ERR max number of clients reached\r\n", "-DENIED Redis is running in protected mode\r\n"]
+    {
+        // In RESP3 the greeting begins with a login.
+        for (protocol, is_sent) in [("2", true), ("2", false), ("3", true)] {
+            let mut rig = Rig::with(1, 1, |settings| settings.private_links_max = 10);
+            rig.connecting = Connecting::Hangs;
+            let client = rig.client(0);
+            rig.send(client, &[&["HELLO", protocol]]);
+            rig.told(client);
+            for generation in 1..4 {
+                rig.send(client, &[&["BLPOP", "q", "0"]]);
+                let link = rig.links.first_key_value().expect("it is being connected").0.1;
+                rig.shards[0].handle_link_connected(link, generation, rig.now);
+                if is_sent {
+                    hand_over(&mut rig);
+                }
+                rig.shards[0].handle_link_bytes(link, generation, words.as_bytes(), rig.now);
+                assert!(is_given_up(&mut rig, client, "turned-away"), "{words:?}");
+                let line = format!("backend store0 turns connections away: {}", words[1..].trim_end());
+                assert_eq!(rig.shards[0].poll_line(), (generation == 1).then_some(line));
+            }
+        }
+    }
+}

@@ -509,7 +509,7 @@ fn a_link_is_clean_before_it_is_lent_again() {
 }
 
 /// The error of a store that is busy with a script.
-const BUSY: &str =
+pub(super) const BUSY: &str =
     "-BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.\r\n";
 
 #[test]
@@ -836,6 +836,51 @@ fn a_wait_for_replicas_asks_each_store_that_the_client_has_written_to() {
     begin_wait(&mut rig, "WAIT 2 0");
     rig.lose("WAIT");
     assert!(rig.told(client).starts_with("-UNAVAILABLE "));
+}
+
+#[test]
+fn a_wait_for_replicas_is_an_error_where_its_store_refuses_what_makes_it_count_the_clients_writes() {
+    let forbidden = "-NOPERM this user has no permissions to run the 'spublish' command\r\n";
+    let failing = "-MISCONF Errors writing to the AOF file: No space left on device\r\n";
+    let unknown = "-ERR unknown command 'SPUBLISH', with args beginning with: '__weir:copies' '' \r\n";
+    for (version, ping, publish, refused) in [
+        ("7.2.4", "+PONG\r\n", ":0\r\n", None),
+        ("7.2.4", "+PONG\r\n", forbidden, Some(forbidden)),
+        ("7.0.15", "+PONG\r\n", forbidden, Some(forbidden)),
+        ("7.2.4", BUSY, BUSY, Some(BUSY)),
+        // Replicas get the message whatever becomes of the other request.
+        ("7.2.4", failing, ":0\r\n", None),
+        // A store before 7.0 does not know the command, and a later one may have it under another name.
+        ("6.2.14", "+PONG\r\n", unknown, None),
+        ("6.2.14", failing, unknown, Some(failing)),
+        ("7.2.4", "+PONG\r\n", unknown, Some(unknown)),
+    ] {
+        for (words, reply) in [("WAIT 1 0", ":1\r\n"), ("WAITAOF 1 1 0", "*2\r\n:1\r\n:1\r\n")] {
+            let mut rig = lending(1, 2, 10);
+            rig.shards[0].handle_store_version(StoreVersion::parse(version.as_bytes()).expect("a version"));
+            let client = rig.client(0);
+            // The client has written nothing, so both stores are asked, unless the first one refuses.
+            let stores = if refused.is_none() { 2 } else { 1 };
+            rig.send(client, &[&words.split(' ').collect::<Vec<_>>()]);
+            for _ in 0..stores {
+                greet_if_new(&mut rig);
+                rig.answer_first("PING", ping);
+                rig.answer_first("SPUBLISH", publish);
+                assert_eq!(rig.told(client), "");
+                rig.answer_first("WAIT", reply);
+            }
+            assert_eq!(rig.told(client), refused.unwrap_or(reply), "{version} {ping} {publish}");
+            assert!(rig.at_stores.is_empty());
+            // The error of the command itself is worth more.
+            if refused.is_some() {
+                rig.send(client, &[&words.split(' ').collect::<Vec<_>>()]);
+                rig.answer_first("PING", ping);
+                rig.answer_first("SPUBLISH", publish);
+                rig.answer_first("WAIT", "-ERR timeout is negative\r\n");
+                assert_eq!(rig.told(client), "-ERR timeout is negative\r\n");
+            }
+        }
+    }
 }
 
 #[test]
@@ -1339,10 +1384,11 @@ fn a_script_is_killed_over_another_connection() {
         let [busy, waiter, admin] = [0; 3].map(|shard| rig.client(shard));
         rig.send(busy, &[&["EVAL", "while true do end", "0"]]);
         rig.send(waiter, &[&["BLPOP", "q", "0"]]);
+        greet(&mut rig);
         // The only link is lent to another client by now.
         rig.send(admin, &[&["SCRIPT", "KILL"]]);
         assert_eq!(rig.frames("KILL").len(), 0, "nothing is sent before the greeting is answered");
-        for _ in 0..=stores {
+        for _ in 0..stores {
             // A busy store refuses a part of the greeting.
             rig.answer_first("\r\nID\r\n", "-BUSY Redis is busy running a script\r\n");
         }

@@ -225,25 +225,65 @@ fn a_message_without_names_is_about_all_keys() {
     }
 }
 
+/// Returns the reply of a store to a request of a tracker's greeting (`frame`): `refusal` to `CLIENT TRACKING`.
+fn greeted_without_tracking<'a>(frame: &str, refusal: &'a str) -> &'a str {
+    match frame {
+        hello if hello.contains("HELLO") => "%0\r\n",
+        tracking if tracking.contains("TRACKING") => refusal,
+        _ => ":1\r\n",
+    }
+}
+
+#[test]
+fn a_store_that_cannot_track_for_the_moment_is_asked_again_soon() {
+    for refusal in [
+        "-BUSY Redis is busy running a script\r\n",
+        "-LOADING Redis is loading the dataset in memory\r\n",
+        "-NOAUTH Authentication required.\r\n",
+    ] {
+        let mut rig = eager(1, |settings| settings.hot.tracked_ttl = Some(TRACKED_TTL));
+        let client = rig.client(0);
+        let key = rig.key(0, 0);
+        let mut refused = None;
+        for _ in 0..200 {
+            rig.send(client, &[&["GET", &key]]);
+            if refused.is_none() {
+                refused = rig.frames("TRACKING").first().map(|sent| sent.link);
+                while let Some(at) = rig.at_stores.iter().position(|sent| Some(sent.link) == refused) {
+                    let sent = rig.at_stores.remove(at);
+                    rig.bytes(&sent, greeted_without_tracking(&sent.frame, refusal).as_bytes());
+                }
+                assert_eq!(rig.tracked_keys(), 0);
+            }
+            rig.serve(":-1\r\n", &bulk("kept"));
+            rig.told(client);
+            rig.pass(10 * MILLISECOND);
+        }
+        assert!(refused.is_some());
+        assert_eq!(rig.tracked_keys(), 1, "{refusal}");
+    }
+}
+
 #[test]
 fn a_store_that_does_not_track_leaves_all_as_it_was() {
     let mut rig = eager(1, |settings| settings.hot.tracked_ttl = Some(TRACKED_TTL));
     let client = rig.client(0);
     let key = rig.key(0, 0);
+    let mut asked = 0;
     for _ in 0..60 {
         rig.send(client, &[&["GET", &key]]);
         if let Some(tracking) = rig.frames("TRACKING").first().map(|sent| (*sent).clone()) {
             while let Some(at) = rig.at_stores.iter().position(|sent| sent.link == tracking.link) {
                 let sent = rig.at_stores.remove(at);
-                let reply = if sent.frame.contains("TRACKING") { "-ERR unknown\r\n" } else { ":1\r\n" };
-                rig.bytes(&sent, reply.as_bytes());
+                rig.bytes(&sent, greeted_without_tracking(&sent.frame, "-ERR unknown\r\n").as_bytes());
             }
+            asked += 1;
         }
         rig.serve(":-1\r\n", &bulk("kept"));
         rig.told(client);
         rig.wait(10 * MILLISECOND);
     }
-    assert_eq!(rig.tracked_keys(), 0);
+    assert_eq!((rig.tracked_keys(), asked), (0, 1));
     assert!(rig.knows(client, &key, "kept"));
     rig.wait(TTL);
     assert!(!rig.knows(client, &key, "kept"));
