@@ -1,5 +1,6 @@
 //! Counts allocations: after warm-up, requests pass through weir's shards without a single one, apart from a few for
-//! each report of a core's spending and for each fetch of a hot key.
+//! each report of a core's spending and for each fetch of a hot key. The embedded store counts about the bytes that it
+//! allocates.
 
 #![expect(
     unsafe_code,
@@ -13,9 +14,10 @@ use std::time::Duration;
 
 use weir::config::Quotas;
 use weir::policy::hot_keys::HotSettings as Detection;
-use weir::protocol::{Segment, encode};
+use weir::protocol::{Argument, Arguments, Segment, encode};
 use weir::routing::{Topology, slot_of};
 use weir::shard::{BackendSettings, Counter, Shard, ShardSettings};
+use weir::store::{Engine, EngineLimits, Session};
 use weir::values::time::Now;
 use weir::values::{Action, ClientId, Demand, Grant, Owner, ShardId, Timestamp, UNIT};
 
@@ -23,6 +25,8 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    /// The bytes that the thread has allocated and not freed.
+    static BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 fn count() {
@@ -30,21 +34,28 @@ fn count() {
     let _ = ALLOCATIONS.try_with(|allocations| allocations.set(allocations.get() + 1));
 }
 
+fn weigh(allocated: usize, freed: usize) {
+    let _ = BYTES.try_with(|bytes| bytes.set(bytes.get() + allocated as i64 - freed as i64));
+}
+
 // SAFETY: each call goes to the system's allocator unchanged; counting touches no heap memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
+        weigh(layout.size(), 0);
         // SAFETY: the caller keeps the contract of `alloc`, which is that of `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        weigh(0, layout.size());
         // SAFETY: as for `alloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
+        weigh(size, layout.size());
         // SAFETY: as for `alloc`.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -125,6 +136,63 @@ fn answers_from_memory_allocate_nothing() {
     bench.run();
     let hits = bench.told(Counter::HotHits) - before;
     assert!(hits >= REQUESTS, "{hits} hits");
+}
+
+/// Values of each type, of one element and of many, and those that lost nearly all elements: what the embedded store
+/// counts is near what it allocates.
+#[test]
+fn the_embedded_store_counts_about_what_it_allocates() {
+    const KEYS: usize = 2_500;
+    let list = |word: fn(usize) -> String, count: usize| (0..count).map(word).collect::<Vec<_>>().concat();
+    let pairs = |count| list(|number| format!(" {number} member-{number}"), count);
+    let names = |count| list(|number| format!(" member-{number}"), count);
+    let fields = list(|number| format!(" {number}"), 99);
+    // The command lines that make one value, of the key that stands in the place of `#`.
+    let cases = [
+        "SET # value".to_owned(),
+        "RPUSH # item".to_owned(),
+        "SADD # member".to_owned(),
+        "SADD # 7".to_owned(),
+        "HSET # field value".to_owned(),
+        "ZADD # 1 member".to_owned(),
+        "XADD # 1-1 field value".to_owned(),
+        "XADD # 1-1 f v;XGROUP CREATE # g 0;XREADGROUP GROUP g c STREAMS # >".to_owned(),
+        format!("RPUSH #{}", names(200)),
+        format!("SADD #{}", names(200)),
+        format!("HSET #{}", pairs(100)),
+        format!("HSET #{}", pairs(600)),
+        format!("ZADD #{}", pairs(300)),
+        format!("RPUSH #{};LTRIM # 0 0", names(60)),
+        format!("HSET #{};HDEL #{fields}", pairs(100)),
+        format!("ZADD #{};ZREMRANGEBYRANK # 1 -1", pairs(256)),
+        format!("SADD #{};SPOP # 199", names(200)),
+    ];
+    for case in cases {
+        let mut engine = Engine::new(EngineLimits::with_memory(u64::MAX), 7);
+        let mut session = Session::new(1);
+        let before = BYTES.get();
+        for key in 0..KEYS {
+            for line in case.split(';') {
+                tell(&mut engine, &mut session, &line.replace('#', &format!("key:{key}")));
+            }
+        }
+        let (counted, allocated) = (engine.statistics().bytes_used as f64, (BYTES.get() - before) as f64);
+        let begin = &case[..case.len().min(60)];
+        let share = counted / allocated;
+        assert!((0.8..2.0).contains(&share), "{counted} bytes counted of {allocated} for {begin}");
+    }
+}
+
+/// Sends a command, whose words are separated by spaces, to an embedded store; an error reply fails the test.
+fn tell(engine: &mut Engine, session: &mut Session, line: &str) {
+    let (mut frame, mut places) = (Vec::new(), Vec::new());
+    for word in line.split(' ') {
+        places.push(Argument { start: frame.len() as u32, length: word.len() as u32 });
+        frame.extend_from_slice(word.as_bytes());
+    }
+    let mut reply = Vec::new();
+    engine.execute(session, Arguments::new(&frame, &places), at(1), &mut reply);
+    assert!(!reply.starts_with(b"-"), "{line}: {}", String::from_utf8_lossy(&reply));
 }
 
 fn quotas() -> Quotas {

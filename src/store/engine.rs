@@ -466,9 +466,10 @@ mod tests {
         let value = "x".repeat(100);
         let stored = (0..1_000).take_while(|key| bench.send(&format!("SET {key} {value}")) == "+OK|").count();
         assert!((10..100).contains(&stored), "{stored}");
+        let small = (0..100).take_while(|key| bench.send(&format!("INCR n{key}")) == ":1|").count();
         let refusal = "-OOM command not allowed when used memory > 'maxmemory'.|";
         bench.talk(&[
-            ("INCR n", refusal),
+            (&format!("INCR n{small}"), refusal),
             ("GET 0", &format!("$100|{value}|")),
             ("DEL 0 1 2", ":3|"),
             ("SET a b", "+OK|"),

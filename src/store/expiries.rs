@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The approximate bytes that the expiry of a field takes, without the two copies of the field's name in
 /// `Expiries` (by name, by time), which come on top of it and of the hash's own copy.
 pub(super) const EXPIRY_BYTES: usize = 112;
+/// The least bytes of the expiries of a hash's fields: both trees have room for several from the beginning.
+const BYTES_MIN: usize = 560;
 
 /// The expiries of the fields of one hash, in milliseconds since 1970.
 #[derive(Clone, Default)]
@@ -16,7 +18,7 @@ pub(super) struct Expiries {
 
 impl Expiries {
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        self.bytes.max(BYTES_MIN)
     }
 
     pub(super) fn is_empty(&self) -> bool {

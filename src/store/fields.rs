@@ -4,8 +4,11 @@
 use super::expiries::Expiries;
 use super::keyspace::NEVER_MS;
 use super::shapes::Size;
-use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::table::{Hasher, Keyed, TABLE_BYTES, Table, place_bytes, shrink};
 use super::text::Text;
+
+/// The approximate bytes of the fields of a small hash besides those in proportion to their number.
+const SMALL_BYTES: usize = 64;
 
 /// A field of a hash and its value.
 #[derive(Clone)]
@@ -58,7 +61,8 @@ impl Fields {
 
     pub(super) fn bytes(&self) -> usize {
         let expiries = self.expiries.as_ref().map_or(0, |expiries| size_of::<Expiries>() + expiries.bytes());
-        self.bytes + self.len() * PLACE_BYTES + expiries
+        let fixed = if self.is_small() { SMALL_BYTES } else { TABLE_BYTES };
+        fixed + self.bytes + self.len() * place_bytes::<Field>() + expiries
     }
 
     pub(super) fn is_small(&self) -> bool {
@@ -155,7 +159,11 @@ impl Fields {
     pub(super) fn remove(&mut self, name: &[u8]) -> Option<Field> {
         let position = self.find(name)?;
         let field = match &mut self.shape {
-            Shape::Small(fields) => fields.remove(position),
+            Shape::Small(fields) => {
+                let field = fields.remove(position);
+                shrink(fields);
+                field
+            }
             Shape::Large(table) => table.remove(position),
         };
         self.bytes -= field.cost();
@@ -212,6 +220,25 @@ impl Fields {
                 table.insert(table.hash(field.key()), field);
             }
             self.shape = Shape::Large(table);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_hashes_that_lost_their_fields_take_little_memory() {
+        let mut fields = Fields::new(&Hasher::new(1));
+        let names: Vec<String> = (0..100).map(|name| name.to_string()).collect();
+        for name in &names {
+            fields.set(name.as_bytes(), b"v");
+        }
+        for name in &names {
+            fields.remove(name.as_bytes());
+            let Shape::Small(small) = &fields.shape else { unreachable!("100 fields are few") };
+            assert!(small.capacity() <= 4 * small.len().max(1), "{} places", small.capacity());
         }
     }
 }

@@ -2,8 +2,12 @@
 
 use super::packed;
 use super::shapes::{LISTPACK_BYTES, ListLimit};
+use super::table::{CAPACITY_MIN, spare_bytes};
 use super::text::Text;
 use std::collections::VecDeque;
+
+/// The approximate bytes of a list besides those in proportion to the number of its items.
+const LIST_BYTES: usize = 64;
 
 /// One of the two ends of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +32,7 @@ pub(super) struct Items {
 
 impl Items {
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        LIST_BYTES + self.bytes + spare_bytes(self.len() * size_of::<Text>())
     }
 
     pub(super) fn is_small(&self) -> bool {
@@ -116,8 +120,8 @@ impl Items {
 
     /// Frees spare memory of a list that has become much shorter.
     fn shrink(&mut self) {
-        if self.ring.capacity() > 64 && self.ring.len() * 4 < self.ring.capacity() {
-            self.ring.shrink_to(self.ring.len() * 2);
+        if self.ring.capacity() > CAPACITY_MIN && self.ring.len() * 4 < self.ring.capacity() {
+            self.ring.shrink_to((self.ring.len() * 2).max(CAPACITY_MIN));
         }
     }
 
@@ -165,6 +169,7 @@ impl Items {
         });
         self.bytes -= goes * Text::new(item).cost();
         self.packed_bytes -= goes * packed::text_bytes(item);
+        self.shrink();
         goes
     }
 }

@@ -18,7 +18,7 @@ use super::events::{Class, Events};
 use super::interest::Interest;
 use super::numbers::Digits;
 use super::refusal::Refusal;
-use super::table::{GRAIN_BITS, Hasher, Keyed, PLACE_BYTES, Table};
+use super::table::{GRAIN_BITS, Hasher, Keyed, Table, place_bytes};
 use super::text::Text;
 use super::value::{Collection, Value};
 use super::waits::Kind;
@@ -61,7 +61,8 @@ impl Entry {
     /// Returns the approximate bytes of memory that the key, its value and their place in the hash table
     /// take.
     pub(super) fn cost(&self) -> u64 {
-        (size_of::<Self>() - size_of::<Text>() + PLACE_BYTES + self.key.cost() + self.value.cost()) as u64
+        let own = size_of::<Self>() - size_of::<Text>() + place_bytes::<Self>();
+        (own + self.key.cost() + self.value.cost()) as u64
     }
 }
 

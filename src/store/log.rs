@@ -13,7 +13,10 @@ use std::ops::RangeInclusive;
 const NODE_BYTES: usize = 15;
 const NODE_ENTRY_BYTES: usize = 4;
 /// The approximate bytes of an entry in memory besides its fields and values.
-const ENTRY_BYTES: usize = 64;
+const ENTRY_BYTES: usize = 88;
+/// The approximate bytes that the first entry of a stream takes in addition: the tree that holds the entries has room
+/// for several from the beginning.
+const FIRST_ENTRY_BYTES: usize = 320;
 
 /// The id of a stream entry: a time in milliseconds since 1970, and a sequence number within it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,7 +137,8 @@ pub(super) struct Log {
 
 impl Log {
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.names_bytes
+        let fixed = if self.entries.is_empty() { 0 } else { FIRST_ENTRY_BYTES };
+        fixed + self.bytes + self.names_bytes
     }
 
     pub(super) fn len(&self) -> usize {

@@ -3,7 +3,7 @@
 
 use super::numbers;
 use super::shapes::Size;
-use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::table::{Hasher, Keyed, TABLE_BYTES, Table, place_bytes, shrink, spare_bytes};
 use super::text::Text;
 use crate::values::Random;
 
@@ -12,6 +12,9 @@ impl Keyed for Text {
         self.as_bytes()
     }
 }
+
+/// The approximate bytes of sorted integers besides the integers and the spare memory in proportion to them.
+const INTEGERS_BYTES: usize = 24;
 
 /// The value of a set: all its members, as sorted integers if they are few and nothing else, else in a hash
 /// table.
@@ -38,8 +41,13 @@ impl Members {
 
     pub(super) fn bytes(&self) -> usize {
         match &self.shape {
-            Shape::Integers(integers) => size_of_val(integers.as_slice()),
-            Shape::Packed(table) | Shape::Texts(table) => self.bytes + table.len() * PLACE_BYTES,
+            Shape::Integers(integers) => {
+                let bytes = size_of_val(integers.as_slice());
+                INTEGERS_BYTES + bytes + spare_bytes(bytes)
+            }
+            Shape::Packed(table) | Shape::Texts(table) => {
+                TABLE_BYTES + self.bytes + table.len() * place_bytes::<Text>()
+            }
         }
     }
 
@@ -173,6 +181,7 @@ impl Members {
         let integers = table.entries().iter().map(|member| numbers::integer(member.as_bytes()));
         if let Some(mut integers) = integers.collect::<Option<Vec<i64>>>() {
             integers.sort_unstable();
+            integers.shrink_to_fit();
             self.shape = Shape::Integers(integers);
             self.bytes = 0;
         }
@@ -184,7 +193,9 @@ impl Members {
             Shape::Integers(integers) => {
                 let place =
                     numbers::integer(member).and_then(|integer| integers.binary_search(&integer).ok());
-                place.map(|place| integers.remove(place)).is_some()
+                let removed = place.map(|place| integers.remove(place)).is_some();
+                shrink(integers);
+                removed
             }
             Shape::Packed(table) | Shape::Texts(table) => {
                 let Some(position) = table.find(table.hash(member), member) else { return false };
@@ -222,7 +233,9 @@ impl Members {
         let position = random.index(self.len());
         Some(match &mut self.shape {
             Shape::Integers(integers) => {
-                Text::new(numbers::Digits::new(integers.remove(position)).as_bytes())
+                let member = Text::new(numbers::Digits::new(integers.remove(position)).as_bytes());
+                shrink(integers);
+                member
             }
             Shape::Packed(table) | Shape::Texts(table) => {
                 let member = table.remove(position);

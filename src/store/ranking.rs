@@ -5,13 +5,17 @@
 
 use super::shapes::Size;
 use super::sums::Sums;
-use super::table::{Hasher, Keyed, PLACE_BYTES, Table};
+use super::table::{Hasher, Keyed, Table, place_bytes, shrink};
 use super::text::Text;
 use std::cmp::Ordering;
 
 /// Maximum number of members in one of the pieces into which a sorted set cuts its members in ascending
 /// order: long enough that a million members make few pieces, short enough to be shifted at every insertion.
 const PIECE_MAX: usize = 256;
+
+/// The approximate bytes of a sorted set besides those in proportion to the number of its members: its table, its
+/// first piece and the lists of pieces.
+const RANKING_BYTES: usize = 320;
 
 /// A member of a sorted set and its score, which is never NaN.
 #[derive(Clone)]
@@ -66,7 +70,9 @@ impl Ranking {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.bytes + self.len() * (2 * size_of::<f64>() + PLACE_BYTES)
+        // Pieces are two thirds full on average.
+        let places = place_bytes::<Scored>() + size_of::<Scored>() / 2;
+        RANKING_BYTES + self.bytes + self.len() * (2 * size_of::<f64>() + places)
     }
 
     pub(super) fn is_small(&self) -> bool {
@@ -188,6 +194,7 @@ impl Ranking {
             // Ascending insertions leave full pieces behind, others half-full ones.
             let cut = if place + 1 == piece.len() { PIECE_MAX } else { PIECE_MAX / 2 };
             let rest = piece.split_off(cut);
+            piece.shrink_to(PIECE_MAX);
             self.pieces.insert(index + 1, rest);
             self.count_pieces(index);
         }
@@ -200,6 +207,7 @@ impl Ranking {
         let taken = piece.remove(piece.partition_point(precedes));
         self.sums.decrease(index);
         debug_assert!(taken.member.as_bytes() == member);
+        shrink(piece);
         if piece.len() < PIECE_MAX / 4 {
             self.join(index);
         }
@@ -217,11 +225,13 @@ impl Ranking {
         {
             let mut right = self.pieces.remove(left + 1);
             self.pieces[left].append(&mut right);
+            self.pieces[left].shrink_to(PIECE_MAX);
         }
         if self.pieces.get(index).is_some_and(Vec::is_empty) {
             self.pieces.remove(index);
         }
         if self.pieces.len() < pieces {
+            shrink(&mut self.pieces);
             self.count_pieces(left);
         }
     }
@@ -242,6 +252,30 @@ impl Ranking {
 mod tests {
     use super::*;
     use crate::values::Random;
+
+    #[test]
+    fn sorted_sets_that_became_small_take_little_memory() {
+        let mut random = Random::new(3);
+        let mut ranking = Ranking::new(&Hasher::new(1));
+        let check = |ranking: &Ranking| {
+            let places: usize = ranking.pieces.iter().map(Vec::capacity).sum();
+            assert!(places <= 4 * ranking.len().max(1), "{places} places for {} members", ranking.len());
+            assert!(ranking.pieces.capacity() <= 4 * ranking.pieces.len().max(1));
+        };
+        for number in 0..5_000 {
+            ranking.set(number.to_string().as_bytes(), random.below(1_000) as f64);
+            check(&ranking);
+        }
+        let mut copy = ranking.clone();
+        for _ in 0..4_999 {
+            // Copies begin without spare memory.
+            for (ranking, rank) in [(&mut ranking, 1), (&mut copy, 0)] {
+                ranking.remove_range(rank, rank + 1);
+                check(ranking);
+            }
+        }
+        assert_eq!((ranking.len(), copy.len()), (1, 1));
+    }
 
     #[test]
     fn ranks_are_those_of_counting_while_pieces_come_and_go() {

@@ -13,9 +13,20 @@ use std::rc::Rc;
 /// The approximate bytes of a pending entry (delivered and not acknowledged), which is in two trees.
 pub(super) const PENDING_BYTES: usize = 112;
 /// The approximate bytes of a consumer of a stream's group, besides its name.
-pub(super) const CONSUMER_BYTES: usize = 96;
+pub(super) const CONSUMER_BYTES: usize = 240;
 /// The approximate bytes of a stream's group of consumers, besides its name.
 const GROUP_BYTES: usize = 160;
+/// The least bytes of a tree of groups, of consumers and of pending entries (delivered and not acknowledged) that has
+/// any: a tree has room for several from the beginning.
+const GROUPS_BYTES_MIN: usize = 1_160;
+const CONSUMERS_BYTES_MIN: usize = 720;
+const PENDING_BYTES_MIN: usize = 544;
+
+/// Returns the approximate bytes of a tree of `count` elements that take `bytes` each; a tree that has any takes at
+/// least `bytes_min`.
+fn tree_bytes(count: usize, bytes: usize, bytes_min: usize) -> usize {
+    if count == 0 { 0 } else { (count * bytes).max(bytes_min) }
+}
 
 /// The name of a group of consumers, or of a consumer. All pending entries of a consumer share its name.
 type Name = Rc<[u8]>;
@@ -58,7 +69,8 @@ impl Group {
     /// Returns the approximate bytes of the group's consumers and of its pending entries (delivered and not
     /// acknowledged).
     pub(super) fn bytes(&self) -> usize {
-        self.names_bytes + self.consumers.len() * CONSUMER_BYTES + self.pending.len() * PENDING_BYTES
+        let consumers = tree_bytes(self.consumers.len(), CONSUMER_BYTES, CONSUMERS_BYTES_MIN);
+        self.names_bytes + consumers + tree_bytes(self.pending.len(), PENDING_BYTES, PENDING_BYTES_MIN)
     }
 
     /// Returns the number of entries of the stream that the group has not delivered yet; `None` if it cannot
@@ -161,7 +173,8 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn bytes(&self) -> usize {
-        self.log.bytes() + self.groups_bytes
+        let groups = tree_bytes(self.groups.len(), GROUP_BYTES, GROUPS_BYTES_MIN);
+        self.log.bytes() + groups + self.groups_bytes
     }
 
     /// Returns the number of entries of the stream plus that of its pending entries (delivered and not
@@ -184,7 +197,7 @@ impl Stream {
         if self.groups.contains_key(name) {
             return false;
         }
-        self.groups_bytes += GROUP_BYTES + name.len();
+        self.groups_bytes += name.len();
         let group =
             Group { last, read, pending: BTreeMap::new(), consumers: BTreeMap::new(), names_bytes: 0 };
         self.groups.insert(name.into(), group);
@@ -194,7 +207,7 @@ impl Stream {
     /// Removes a group of consumers. True if it existed.
     pub(super) fn remove_group(&mut self, name: &[u8]) -> bool {
         let Some(group) = self.groups.remove(name) else { return false };
-        self.groups_bytes -= GROUP_BYTES + name.len() + group.bytes();
+        self.groups_bytes -= name.len() + group.bytes();
         self.pending -= group.pending.len();
         true
     }

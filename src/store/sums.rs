@@ -2,6 +2,8 @@
 //! and the piece that contains an element, in a number of steps that grows with the logarithm of the number
 //! of pieces.
 
+use super::table::shrink;
+
 /// The lengths of pieces in a row, as a Fenwick tree. Its entry for piece `i` (from 1) is the sum of the
 /// lengths of `b` pieces, of which piece `i` is the last, where `b` is the value of the lowest bit of `i`
 /// that is set.
@@ -39,9 +41,7 @@ impl Sums {
     pub(super) fn truncate(&mut self, count: usize) {
         let Self(sums) = self;
         sums.truncate(count);
-        if sums.capacity() > 4 * sums.len() + 64 {
-            sums.shrink_to(2 * sums.len());
-        }
+        shrink(sums);
     }
 
     /// Counts one more element in the piece at `index`.
@@ -113,7 +113,7 @@ mod tests {
             assert_eq!(sums.0, anew.0);
         }
         sums.truncate(0);
-        assert!(sums.0.capacity() <= 64);
+        assert!(sums.0.capacity() <= 4);
     }
 
     #[test]

@@ -14,6 +14,8 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
+/// The capacity that a vector keeps however few elements it has: about that with which it begins.
+pub(super) const CAPACITY_MIN: usize = 4;
 /// The number of empty cells (places of the hash table) whose passing counts as much work of a scan as one
 /// entry.
 const CELLS_PER_ENTRY: usize = 10;
@@ -22,9 +24,27 @@ const ABSENT: u32 = u32::MAX;
 /// The number of lowest bits of a hash that a scan ignores: a scan stops and continues only at multiples of 2
 /// to this power.
 pub(super) const GRAIN_BITS: u32 = 4;
-/// The memory of an entry of a hash table besides the entry itself, in bytes: its cell at the usual load, and
-/// the slack of a growing vector.
-pub(super) const PLACE_BYTES: usize = 24;
+/// The approximate bytes of a hash table besides its entries and their places: the first entry already brings
+/// cells and room for several.
+pub(super) const TABLE_BYTES: usize = 160;
+
+/// Returns the approximate bytes that a vector which grows and shrinks has to spare if its elements take `bytes`.
+pub(super) const fn spare_bytes(bytes: usize) -> usize {
+    bytes * 5 / 8
+}
+
+/// Returns the approximate bytes of an entry of a hash table besides the entry itself: its cell at the usual load,
+/// and its share of the spare memory.
+pub(super) const fn place_bytes<E>() -> usize {
+    2 * size_of::<Cell>() + spare_bytes(size_of::<E>())
+}
+
+/// Frees most of the spare memory of a vector of which more than three quarters are spare.
+pub(super) fn shrink<T>(vector: &mut Vec<T>) {
+    if vector.capacity() > CAPACITY_MIN && vector.len() * 4 < vector.capacity() {
+        vector.shrink_to((vector.len() * 2).max(CAPACITY_MIN));
+    }
+}
 
 /// An entry of a table, which is found by its key.
 pub(super) trait Keyed {
@@ -149,10 +169,10 @@ impl<E: Keyed> Table<E> {
             self.cells[moved].position = position as u32;
         }
         let entry = self.entries.swap_remove(position);
-        if self.homes > CELLS_MIN && self.entries.len() * 8 < self.homes {
+        if self.homes > CELLS_MIN && self.entries.len() * 4 < self.homes {
             self.resize(self.homes / 2);
-            self.entries.shrink_to(self.homes);
         }
+        shrink(&mut self.entries);
         entry
     }
 
@@ -214,6 +234,10 @@ impl<E: Keyed> Table<E> {
         let run = self.cells[at..].iter().position(|cell| cell.is_empty());
         let end = run.map_or(self.cells.len(), |run| at + run);
         if end == self.cells.len() {
+            if end == self.cells.capacity() {
+                // Few more cells are needed ever, so their number is not doubled.
+                self.cells.reserve_exact(CELLS_MIN);
+            }
             self.cells.push(EMPTY);
         }
         self.cells.copy_within(at..end, at + 1);
@@ -303,6 +327,21 @@ mod tests {
         }
         let found: BTreeSet<String> = table.entries().iter().cloned().collect();
         assert_eq!(found, model);
+    }
+
+    #[test]
+    fn a_table_that_became_small_takes_little_memory() {
+        let mut table = Table::new(Hasher::new(3));
+        let keys: Vec<String> = (0..10_000).map(|key| format!("key:{key}")).collect();
+        keys.iter().for_each(|key| add(&mut table, key));
+        for left in (0..keys.len()).rev() {
+            delete(&mut table, &keys[left]);
+            let spare = table.entries.capacity() > (4 * left).max(CAPACITY_MIN);
+            assert!(!spare, "{} places for {left} entries", table.entries.capacity());
+            assert!(table.homes <= (4 * left).max(CELLS_MIN), "{} homes for {left} entries", table.homes);
+            assert!(table.cells.capacity() <= 2 * table.homes + CELLS_MIN);
+        }
+        check(&table);
     }
 
     #[test]

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from harness import metrics
+from harness.placement import keys_by_backend
 from harness.ports import free_port
 from harness.processes import TARGET
 from harness.waiting import until
@@ -260,6 +261,21 @@ def test_a_store_that_is_away_and_a_deadline_that_is_over(servers):
         a.ok("CLIENT", "PAUSE", "3000")
         b.ok("CLIENT", "PAUSE", "3000")
         assert client.ask("GET", "/v1/keys/k", X_Weir_Deadline_Ms="20")[0] == 504
+
+
+def test_a_value_that_cannot_be_had_is_an_error_in_its_place(servers):
+    weir = started(servers)
+    living, dead = weir.backends
+    held = keys_by_backend(weir, "split")
+    there, gone = held[living][0], held[dead][0]
+    client = Client("127.0.0.1", weir.http_port, timeout=30)
+    dead.kill()
+    until(lambda: client.ask("GET", f"/v1/keys/{gone}")[0] == 503, "weir has noticed")
+    for encoding, value in (("none", there), ("base64", base64.b64encode(there.encode()).decode())):
+        status, told = client.command("MGET", there, gone, Upstash_Encoding=encoding)
+        assert status == 200 and told["result"][0] == value, told
+        (error,) = told["result"][1].items()
+        assert error[0] == "error" and error[1].startswith("UNAVAILABLE backend="), told
 
 
 def test_requests_in_one_piece_are_answered_in_their_order(weir):

@@ -103,7 +103,8 @@ fn parsed<T: std::str::FromStr>(line: &[u8]) -> Option<T> {
 }
 
 /// Removes one whole reply from the start of `bytes` and appends it as JSON. An error inside an array becomes
-/// a string, and so does a number that JSON has no form for, or that clients would round. Fails if the JSON
+/// an object, `{"error":...}`, and else a string, as does a number that JSON has no form for, or that clients
+/// would round. Fails if the JSON
 /// would get longer than `form` allows, or if `bytes` do not begin with a reply; `out` then ends with a part.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<(), Unfit> {
     // Missing elements by depth: twice as many bytes as that depth takes in the reply.
@@ -129,7 +130,12 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<()
             // `OK` is never in base64, as clients of the REST dialect expect.
             Reply::Simple(b"OK") => write_text(out, b"OK", plain)?,
             Reply::Simple(text) | Reply::Bulk(text) => write_text(out, text, form)?,
-            Reply::Error(text) => write_text(out, text, plain)?,
+            Reply::Error(text) if missing.is_empty() => write_text(out, text, plain)?,
+            Reply::Error(text) => {
+                out.extend_from_slice(b"{\"error\":");
+                write_text(out, text, plain)?;
+                out.push(b'}');
+            }
         }
         if out.len() > form.bytes_max {
             return Err(Unfit::TooLarge);
@@ -327,13 +333,19 @@ mod tests {
             ("$5\r\na\"\r\nb\r\n", "\"a\\\"\\r\\nb\""),
             ("=7\r\ntxt:a\"b\r\n", "\"a\\\"b\""),
             ("*0\r\n", "[]"),
-            ("*3\r\n:1\r\n*2\r\n$1\r\na\r\n*0\r\n-ERR x\r\n", "[1,[\"a\",[]],\"ERR x\"]"),
-            ("*2\r\n!3\r\nE\"x\r\n(-12345678901234567890\r\n", "[\"E\\\"x\",\"-12345678901234567890\"]"),
+            ("*3\r\n:1\r\n*2\r\n$1\r\na\r\n*0\r\n-ERR x\r\n", "[1,[\"a\",[]],{\"error\":\"ERR x\"}]"),
+            (
+                "*2\r\n!3\r\nE\"x\r\n(-12345678901234567890\r\n",
+                "[{\"error\":\"E\\\"x\"},\"-12345678901234567890\"]",
+            ),
+            ("-ERR x\r\n", "\"ERR x\""),
             ("%1\r\n+a\r\n~2\r\n+b\r\n_\r\n", "[\"a\",[\"b\",null]]"),
         ] {
             assert_eq!(json(reply, WHOLE).as_deref(), Ok(text), "{reply:?}");
         }
         assert_eq!(json("*2\r\n$1\r\na\r\n:1\r\n", BASE64).as_deref(), Ok("[\"YQ==\",1]"));
+        let errors = json("*2\r\n-ERR x\r\n*1\r\n-ERR y\r\n", BASE64);
+        assert_eq!(errors.as_deref(), Ok("[{\"error\":\"ERR x\"},[{\"error\":\"ERR y\"}]]"));
         assert_eq!(json("+OK\r\n", BASE64).as_deref(), Ok("\"OK\""));
         let mut out = Vec::new();
         write_json(&mut out, &mut b"$3\r\na\xffb\r\n".as_slice(), WHOLE).expect("whole");

@@ -113,6 +113,12 @@ pub fn wants_head_alone(bytes: &[u8]) -> bool {
     without_empty_line(bytes).starts_with(b"HEAD ")
 }
 
+/// True if the received bytes hold more than the one empty line that may stand before a request: a part of an HTTP
+/// request.
+pub fn has_begun(bytes: &[u8]) -> bool {
+    !without_empty_line(bytes).is_empty()
+}
+
 /// Returns the bytes of an HTTP request without the one empty line that may stand before the request line
 /// (RFC 9112, 2.2).
 fn without_empty_line(bytes: &[u8]) -> &[u8] {

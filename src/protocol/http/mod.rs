@@ -250,9 +250,10 @@ impl Conversation {
         self.is_over && self.frames.is_empty()
     }
 
-    /// True while a part of an HTTP request has been received and the rest has not.
+    /// True while a part of an HTTP request has been received and the rest has not. The empty line that may
+    /// stand before a request is no part of it.
     pub fn is_midway(&self) -> bool {
-        !self.is_over && (!self.held.is_empty() || !matches!(self.coming, Coming::Nothing))
+        !self.is_over && (head::has_begun(&self.held) || !matches!(self.coming, Coming::Nothing))
     }
 
     /// True if an HTTP request was received whole, or was refused, since the last call: an incomplete request has then

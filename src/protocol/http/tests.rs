@@ -209,6 +209,26 @@ fn a_request_that_takes_too_long_is_told_so_behind_what_came_before() {
     assert_eq!((parts[0].0, parts[1].0), (200, 408));
 }
 
+#[test]
+fn an_empty_line_before_a_request_is_no_part_of_one() {
+    let get = "GET /v1/keys/a HTTP/1.1\r\nHost: x\r\n\r\n";
+    for bytes in [format!("{get}\r\n"), format!("\r\n{get}\r\n")] {
+        let mut http = Conversation::new(1_000);
+        http.receive(bytes.as_bytes());
+        assert_eq!(http.go_on(), Step::Begins(None));
+        assert_eq!(http.admit(Authority::Token, 3), Step::Commands);
+        let frames = http.frames().len();
+        http.take(frames);
+        assert_eq!(http.go_on(), Step::Wait);
+        assert!(!http.is_midway(), "{bytes:?}");
+    }
+    for (bytes, is_midway) in [("\r\n", false), ("\r\nG", true), ("G", true), ("\r\n\r\n", true)] {
+        let mut http = Conversation::new(1_000);
+        http.receive(bytes.as_bytes());
+        assert_eq!((http.go_on(), http.is_midway()), (Step::Wait, is_midway), "{bytes:?}");
+    }
+}
+
 /// Returns status and body of the responses to `request`, whose every command is answered with `reply`.
 fn answered(request: &str, reply: &str) -> Vec<(u16, String)> {
     parts(&talk(request.as_bytes(), 1_000, |_| reply.to_owned()).responses)

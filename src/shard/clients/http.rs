@@ -10,7 +10,7 @@ use super::ClientStage;
 use super::client::Ending;
 use super::http_login::HttpLogin;
 use super::request_options::RequestOptions;
-use super::seats::no_seat_left;
+use super::seats::NOAUTH;
 use crate::protocol::http::headers::credentials;
 use crate::protocol::http::{Authority, Conversation};
 use crate::protocol::{Protocol, encode};
@@ -21,7 +21,6 @@ use crate::values::ClientId;
 use crate::values::limits::{HTTP_BODY_BYTES_PER_SECOND, HTTP_REQUEST_TIMEOUT, LOGINS_FAILED_MAX};
 use crate::values::time::Now;
 
-const NOAUTH: &str = "NOAUTH Authentication required.";
 const WRONGPASS: &str =
     "WRONGPASS no tenant has that token: Bearer TENANT:PASSWORD, Bearer PASSWORD or Basic is expected";
 
@@ -133,8 +132,7 @@ impl ClientStage {
     ) -> Result<Authority, Stranger> {
         let client = self.clients.at(id);
         if client.identity.tenant.is_none() {
-            let crowded = env.quotas.strangers().map(|tenant| no_seat_left(env, tenant));
-            return Err(Stranger { text: crowded.unwrap_or_else(|| NOAUTH.to_owned()), is_last: false });
+            return Err(Stranger::of(&self.not_logged_in(env, id)));
         }
         let claim = claim.map(<[u8]>::to_vec);
         let (version, identity) = (env.quotas.version(), client.identity.clone());

@@ -77,7 +77,6 @@ pub use moving::{Readiness, Session};
 pub use order::{Replies, Rewrite};
 pub use question::{Question, ScopeLimit, StoreView};
 pub use request_options::RequestOptions;
-pub use seats::no_seat_left;
 pub use subscriptions::{
     CHANNEL_BYTES_MAX, CHANNELS_MAX, Delivered, FeedLoss, FeedRequest, Moved, Named, Origin, Subscriptions,
 };

@@ -126,6 +126,9 @@ impl ClientStage {
     /// to which the client moves can send it again. Closes the client instead if it is leaving.
     pub fn withdraw(&mut self, env: &mut Env, id: ClientId, withdrawn: Withdrawn) {
         let Some(client) = self.clients.get(id) else { return };
+        // The command is the client's only unanswered request.
+        let (call, _) = client.order.sequences();
+        client.order.drop_again(call);
         let ties = client.ties_mut();
         (ties.link, ties.withdrawn) = (None, Some(Box::new(withdrawn)));
         if client.end_is_ahead && client.ending == Ending::Open {

@@ -9,14 +9,16 @@ use crate::shard::env::Env;
 use crate::values::time::Now;
 use crate::values::{ClientId, TenantId};
 
+/// Text of the error for a client that has to log in.
+pub(super) const NOAUTH: &str = "NOAUTH Authentication required.";
+
 impl ClientStage {
     /// Gives a client the identity that it has without a password (when it connects, or after `RESET`), and counts it
     /// as a connection (seat) of a tenant: of the one that its certificate names, else of the tenant for clients that
     /// have not logged in. If there is no such tenant, or the tenant may have no more connections, the client has to
     /// log in.
     pub(super) fn seat_stranger(&mut self, env: &Env, id: ClientId, now: Now) {
-        let certified = self.clients.at(id).certified.as_deref().and_then(|name| env.quotas.find(name));
-        let stranger = match certified {
+        let stranger = match self.certified_tenant(env, id) {
             Some(tenant) => Identity::of(&env.quotas, tenant, None, None, Chosen::default()),
             None => Identity::stranger(&env.quotas),
         };
@@ -34,6 +36,21 @@ impl ClientStage {
         self.watch_strangers |= identity.tenant.is_none();
         self.change_identity(id, identity);
         self.apply_pauses_to(&env.quotas, id);
+    }
+
+    /// Returns the tenant that a client's certificate names; None if it has no certificate that names a tenant of the
+    /// quotas.
+    fn certified_tenant(&self, env: &Env, id: ClientId) -> Option<TenantId> {
+        let name = self.clients.peek(id)?.certified.as_deref()?;
+        env.quotas.find(name)
+    }
+
+    /// Returns the text of the error for a client that has no tenant. If the client needs no password, as its
+    /// certificate names a tenant or the quotas have one for clients that have not logged in, the error says that all
+    /// connections of that tenant are taken.
+    pub fn not_logged_in(&self, env: &Env, id: ClientId) -> String {
+        let crowded = self.certified_tenant(env, id).or_else(|| env.quotas.strangers());
+        crowded.map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(env, tenant))
     }
 
     /// Records that a new client speaks TLS; `name` is the tenant that its certificate names, if any. If the
@@ -149,7 +166,7 @@ fn seats_max(env: &Env, tenant: TenantId) -> u32 {
 
 /// Returns the text of the error for a client whose tenant may have no more connections; it names the tenant's
 /// limit.
-pub fn no_seat_left(env: &Env, tenant: TenantId) -> String {
+pub(super) fn no_seat_left(env: &Env, tenant: TenantId) -> String {
     let (name, limit) = (&env.quotas.tenant(tenant).name, seats_max(env, tenant));
     format!("OVERLOADED reason=clients scope=tenant name={name} limit={limit} retry_after_ms=1000")
 }

@@ -5,11 +5,8 @@ use super::channel_permission::{self, literal_prefix, quoted_prefixes};
 use crate::config::Tenant;
 use crate::protocol::Arguments;
 use crate::protocol::command::{Class, Command, FanOut, Group, Handling, LocalCommand, quoted};
-use crate::shard::clients::no_seat_left;
 use crate::shard::partition::{Partition, Permission};
 use crate::values::{ClientId, Database};
-
-const NOAUTH: &str = "NOAUTH Authentication required.";
 
 impl Shard {
     /// Returns the tenant that a client is logged in as; None before it has logged in.
@@ -37,7 +34,7 @@ impl Shard {
         let Some(tenant) = client.identity().tenant(&self.env.quotas) else {
             use LocalCommand::{Auth, Hello, Quit, Reset};
             let opens_the_door = matches!(handling, Handling::Local(Auth | Hello | Quit | Reset));
-            return if opens_the_door { Ok(()) } else { Err(self.not_logged_in()) };
+            return if opens_the_door { Ok(()) } else { Err(self.clients.not_logged_in(&self.env, id)) };
         };
         let database = client.database_of_next();
         permit_tenant(tenant, database, (command, handling), arguments, || {
@@ -46,21 +43,12 @@ impl Shard {
         })
     }
 
-    /// Returns the text of the error for a client that has not logged in. Where the quota file has a tenant
-    /// for such clients, the error says that all connections of that tenant are taken.
-    fn not_logged_in(&self) -> String {
-        self.env
-            .quotas
-            .strangers()
-            .map_or_else(|| NOAUTH.to_owned(), |tenant| no_seat_left(&self.env, tenant))
-    }
-
     /// Checks whether a client may run a command that weir does not know. Only an administrator that is not
     /// confined to prefixes of keys or channels may, because the command could use any key or channel. The
     /// error is the text of the reply.
     pub(super) fn permit_unknown(&mut self, id: ClientId, arguments: &Arguments<'_>) -> Result<(), String> {
         match self.tenant_of(id) {
-            None => Err(self.not_logged_in()),
+            None => Err(self.clients.not_logged_in(&self.env, id)),
             Some(tenant) if tenant.admin && tenant.keys.is_empty() && tenant.channels.is_empty() => Ok(()),
             Some(_) => Err(crate::protocol::command::Unrecognised::Command(*arguments).to_string()),
         }

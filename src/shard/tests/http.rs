@@ -68,6 +68,24 @@ fn a_request_that_does_not_come_whole_is_given_up_in_time() {
 }
 
 #[test]
+fn a_client_that_sends_an_empty_line_behind_its_request_is_idle_and_moves() {
+    let mut rig = Rig::new(1, 1);
+    let client = rig.http_client(0);
+    let ping = command("", "[\"PING\"]");
+    rig.raw(client, format!("{ping}\r\n").as_bytes());
+    assert_eq!(codes(&rig.told(client)), ["200"]);
+    rig.wait(Duration::from_secs(300));
+    assert_eq!((rig.told(client).as_str(), rig.is_open(client)), ("", true));
+    rig.raw(client, format!("{ping}\r\n").as_bytes());
+    assert_eq!(codes(&rig.told(client)), ["200"]);
+    let session = rig.taken(client);
+    let mut other = Rig::new(1, 1);
+    let client = other.adopted(&session);
+    other.raw(client, ping.as_bytes());
+    assert_eq!(codes(&other.told(client)), ["200"]);
+}
+
+#[test]
 fn each_request_of_a_pipeline_has_its_own_time_to_arrive() {
     let mut rig = Rig::new(1, 1);
     let client = rig.http_client(0);

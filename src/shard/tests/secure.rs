@@ -118,6 +118,44 @@ fn a_certificate_names_the_tenant_of_requests_over_http() {
 }
 
 #[test]
+fn who_finds_the_tenant_of_its_certificate_full_later_is_told_so() {
+    const PING: &str = "POST / HTTP/1.1\r\nhost: localhost\r\nMOREcontent-length: 8\r\n\r\n[\"PING\"]";
+    for default in ["", "[default]\n"] {
+        let start = || {
+            let mut rig = Rig::with(1, 1, |settings| settings.clients.seats = Seats::new(2));
+            let tiny = "[tenants.tiny]\npassword = 't'\nmax_clients = 1\n";
+            rig.put_in_force(&format!("{default}{tiny}{TWO_TENANTS}"));
+            rig
+        };
+        let mut rig = start();
+        let secure_http = |rig: &mut Rig| {
+            let client = rig.http_client(0);
+            let id = rig.id(client);
+            rig.shards[0].handle_client_secure(id, Some("tiny"), rig.now);
+            rig.turns();
+            client
+        };
+        let first = secure_http(&mut rig);
+        rig.raw(first, PING.replace("MORE", "authorization: Bearer root:r\r\n").as_bytes());
+        assert!(rig.told(first).starts_with("HTTP/1.1 200 "), "{default}");
+        secure_http(&mut rig);
+        rig.raw(first, PING.replace("MORE", "").as_bytes());
+        let told = rig.told(first);
+        assert!(told.starts_with("HTTP/1.1 503 "), "{default}{told}");
+        assert!(told.contains("scope=tenant name=tiny limit=1"), "{default}{told}");
+
+        let mut rig = start();
+        let first = rig.secure_client(Some("tiny"));
+        rig.send(first, &[&["AUTH", "root", "r"]]);
+        rig.secure_client(Some("tiny"));
+        rig.send(first, &[&["RESET"], &["GET", "a"]]);
+        let told = rig.told(first);
+        let refused = "+OK\r\n+RESET\r\n-OVERLOADED reason=clients scope=tenant name=tiny limit=1 ";
+        assert!(told.starts_with(refused), "{default}{told}");
+    }
+}
+
+#[test]
 fn what_tls_holds_is_counted() {
     let mut rig = Rig::new(1, 1);
     let plain = rig.client(0);

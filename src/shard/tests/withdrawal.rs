@@ -72,6 +72,30 @@ fn a_call_that_waits_goes_on_elsewhere_with_the_time_that_is_left() {
 }
 
 #[test]
+fn a_call_whose_reply_is_switched_off_gets_none_elsewhere_either() {
+    for (word, next) in [("SKIP", "$4\r\nnext\r\n"), ("OFF", "")] {
+        let (mut rig, client) = waiting(&[&["CLIENT", "REPLY", word], &["BLPOP", "q", "0"]]);
+        // Each process that takes over ends the call and sends it again.
+        for _ in 0..2 {
+            rig.withdraw(client);
+            greet(&mut rig);
+            rig.answer_first("UNBLOCK", ":1\r\n");
+            rig.answer_first("BLPOP", "*-1\r\n");
+            assert_eq!(rig.told(client), "", "{word}");
+            let session = rig.taken(client);
+            rig = lending(1, 1, 10);
+            assert_eq!(rig.adopted(&session), client);
+            greet(&mut rig);
+        }
+        rig.answer_first("BLPOP", POPPED);
+        assert_eq!(rig.told(client), "", "{word}");
+        rig.send(client, &[&["ECHO", "next"]]);
+        assert_eq!(rig.told(client), next, "{word}");
+        assert_eq!(rig.asks(client, &["CLIENT", "REPLY", "ON"]), "+OK\r\n", "{word}");
+    }
+}
+
+#[test]
 fn a_call_that_waits_goes_on_elsewhere_during_a_pause_and_what_is_behind_it_is_held_back() {
     let (mut rig, client) = waiting(&[&["BLPOP", "q", "0"], &["SET", "a", "1"]]);
     rig.withdraw(client);

@@ -167,11 +167,12 @@ fn pack(lua: &Lua, shared: &Shared, arguments: &MultiValue) -> Result<LuaString,
 }
 
 fn put_integer(out: &mut Vec<u8>, number: f64, is_big: bool, size: usize) {
-    // Numbers from 2^64 on are written as 0, as C's conversion gives on x86-64.
+    // Numbers from 2^64 on are written as 0 and NaN as 2^63, as C's conversion gives on x86-64.
     const BEYOND: f64 = 18_446_744_073_709_551_616.0;
     let value = match number {
         number if number < 0.0 => cut(number) as u64,
         number if number < BEYOND => number as u64,
+        number if number.is_nan() => 1 << 63,
         _ => 0,
     };
     let little = value.to_le_bytes();

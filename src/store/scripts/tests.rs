@@ -131,6 +131,18 @@ fn library_functions_take_effort_for_what_they_read() {
 }
 
 #[test]
+fn numbers_beyond_all_integers_are_packed_as_in_redis() {
+    let mut bench = Bench::new();
+    for (number, packed) in
+        [("0/0", "0,0,0,0,0,0,0,128"), ("1/0", "0,0,0,0,0,0,0,0"), ("-1/0", "0,0,0,0,0,0,0,128")]
+    {
+        let script = format!("return table.concat({{struct.pack('<i8', {number}):byte(1, 8)}}, ',')");
+        assert_eq!(eval(&mut bench, &script), format!("${}|{packed}|", packed.len()), "{number}");
+    }
+    assert_eq!(eval(&mut bench, "return struct.pack('<i4', 0/0) == ('\\0'):rep(4)"), ":1|");
+}
+
+#[test]
 fn positions_before_a_text_are_beyond_its_end() {
     let mut bench = Bench::new();
     for (script, reply) in [
