@@ -2,7 +2,7 @@
 
 use super::packed;
 use super::shapes::{LISTPACK_BYTES, ListLimit};
-use super::table::{CAPACITY_MIN, spare_bytes};
+use super::table::{capacity_kept, spare_bytes};
 use super::text::Text;
 use std::collections::VecDeque;
 
@@ -120,8 +120,8 @@ impl Items {
 
     /// Frees spare memory of a list that has become much shorter.
     fn shrink(&mut self) {
-        if self.ring.capacity() > CAPACITY_MIN && self.ring.len() * 4 < self.ring.capacity() {
-            self.ring.shrink_to((self.ring.len() * 2).max(CAPACITY_MIN));
+        if let Some(capacity) = capacity_kept(self.ring.len(), self.ring.capacity()) {
+            self.ring.shrink_to(capacity);
         }
     }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 const CELLS_MIN: usize = 8;
 /// The capacity that a vector keeps however few elements it has: about that with which it begins.
-pub(super) const CAPACITY_MIN: usize = 4;
+const CAPACITY_MIN: usize = 4;
 /// The number of empty cells (places of the hash table) whose passing counts as much work of a scan as one
 /// entry.
 const CELLS_PER_ENTRY: usize = 10;
@@ -41,9 +41,15 @@ pub(super) const fn place_bytes<E>() -> usize {
 
 /// Frees most of the spare memory of a vector of which more than three quarters are spare.
 pub(super) fn shrink<T>(vector: &mut Vec<T>) {
-    if vector.capacity() > CAPACITY_MIN && vector.len() * 4 < vector.capacity() {
-        vector.shrink_to((vector.len() * 2).max(CAPACITY_MIN));
+    if let Some(capacity) = capacity_kept(vector.len(), vector.capacity()) {
+        vector.shrink_to(capacity);
     }
+}
+
+/// Returns the capacity that a vector or ring of `len` elements is cut to; None if no more than three quarters of its
+/// present capacity are spare.
+pub(super) fn capacity_kept(len: usize, capacity: usize) -> Option<usize> {
+    (capacity > CAPACITY_MIN && len * 4 < capacity).then(|| (len * 2).max(CAPACITY_MIN))
 }
 
 /// An entry of a table, which is found by its key.

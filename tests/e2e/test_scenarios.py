@@ -65,6 +65,10 @@ name = "late"
 duration = "1s"
 rate = 200
 """
+# Without the lines and flags with which it fails.
+PASSING = "\n".join(
+    line for line in SMALL.split("\n") if "reads(" not in line and "no_such" not in line and "flags = [" not in line
+)
 
 
 def start(folder: Path, text: str, *flags: str) -> subprocess.Popen:
@@ -174,19 +178,15 @@ def test_groups_of_around_go_past_weir(tmp_path):
 
 
 def test_a_run_that_passes_ends_with_zero(tmp_path):
-    lines = SMALL.split("\n")
-    text = "\n".join(line for line in lines if "reads(" not in line and "no_such" not in line and "flags = [" not in line)
-    run = start(tmp_path, text, "--quiet")
+    run = start(tmp_path, PASSING, "--quiet")
     said, complaints = run.communicate(timeout=SECONDS_MAX)
     assert run.returncode == 0, said + complaints
     assert result(tmp_path)["passed"] and complaints == ""
 
 
 def test_a_run_whose_event_was_refused_fails(tmp_path):
-    lines = SMALL.split("\n")
-    text = "\n".join(line for line in lines if "reads(" not in line and "no_such" not in line and "flags = [" not in line)
     event = '[[event]]\nat = "1s"\nstorage = "NO-SUCH-FAULT"\n\n[load]'
-    run = start(tmp_path, text.replace("[load]", event, 1), "--quiet")
+    run = start(tmp_path, PASSING.replace("[load]", event, 1), "--quiet")
     said, _ = run.communicate(timeout=SECONDS_MAX)
     found = result(tmp_path)["runs"][0]
     assert run.returncode == FAILED and not found["passed"], said
@@ -195,10 +195,8 @@ def test_a_run_whose_event_was_refused_fails(tmp_path):
 
 
 def test_a_run_whose_set_up_failed_fails(tmp_path):
-    lines = SMALL.split("\n")
-    text = "\n".join(line for line in lines if "reads(" not in line and "no_such" not in line and "flags = [" not in line)
     setup = '[load]\n[[load.setup]]\ncommand = "HSET item:hot {seq}"\ncount = 3\n'
-    run = start(tmp_path, text.replace("[load]\n", setup, 1), "--quiet")
+    run = start(tmp_path, PASSING.replace("[load]\n", setup, 1), "--quiet")
     said, _ = run.communicate(timeout=SECONDS_MAX)
     found = result(tmp_path)["runs"][0]
     assert run.returncode == FAILED and not found["passed"], said

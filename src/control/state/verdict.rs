@@ -75,18 +75,16 @@ impl Verdict {
 /// has used most of it: the limit may be another one (of all tenants, of a user, of writes of a hot key, or of this
 /// host in a fleet), or the tenant may still owe for a large request.
 fn throttled(tenant: &TenantShown<'_>) -> String {
-    let beyond = format!("tenant {}: {:.1} RU/s", tenant.name, tenant.throttled.0);
+    let rate = format!("tenant {}: {:.1} RU/s", tenant.name, tenant.throttled.0);
     match (tenant.ru_per_second, tenant.share_of_quota) {
         (Some(quota), Some(Number(share))) if share >= NEAR => {
-            format!("{beyond} beyond its quota of {quota}")
+            format!("{rate} beyond its quota of {quota}")
         }
         (Some(quota), Some(Number(share))) => {
             let percent = share * 100.0;
-            format!(
-                "{beyond} throttled at {percent:.0} % of its quota of {quota}, by another limit or a debt"
-            )
+            format!("{rate} throttled at {percent:.0} % of its quota of {quota}, by another limit or a debt")
         }
-        _ => format!("{beyond} throttled, by a limit of all tenants, a user or a hot key"),
+        _ => format!("{rate} throttled, by a limit of all tenants, a user or a hot key"),
     }
 }
 

@@ -102,10 +102,10 @@ fn parsed<T: std::str::FromStr>(line: &[u8]) -> Option<T> {
     std::str::from_utf8(line).ok()?.parse().ok()
 }
 
-/// Removes one whole reply from the start of `bytes` and appends it as JSON. An error inside an array becomes
-/// an object, `{"error":...}`, and else a string, as does a number that JSON has no form for, or that clients
-/// would round. Fails if the JSON
-/// would get longer than `form` allows, or if `bytes` do not begin with a reply; `out` then ends with a part.
+/// Removes one whole reply from the start of `bytes` and appends it as JSON. An error inside an array becomes an
+/// object ([`write_error`]), and any other error a string, as does a number that JSON has no form for, or that
+/// clients would round. Fails if the JSON would get longer than `form` allows, or if `bytes` do not begin with a
+/// reply; `out` then ends with a part.
 pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<(), Unfit> {
     // Missing elements by depth: twice as many bytes as that depth takes in the reply.
     let mut missing: Vec<usize> = Vec::new();
@@ -131,11 +131,7 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<()
             Reply::Simple(b"OK") => write_text(out, b"OK", plain)?,
             Reply::Simple(text) | Reply::Bulk(text) => write_text(out, text, form)?,
             Reply::Error(text) if missing.is_empty() => write_text(out, text, plain)?,
-            Reply::Error(text) => {
-                out.extend_from_slice(b"{\"error\":");
-                write_text(out, text, plain)?;
-                out.push(b'}');
-            }
+            Reply::Error(text) => write_error(out, text, form)?,
         }
         if out.len() > form.bytes_max {
             return Err(Unfit::TooLarge);
@@ -151,6 +147,15 @@ pub fn write_json(out: &mut Vec<u8>, bytes: &mut &[u8], form: Form) -> Result<()
             missing.pop();
         }
     }
+}
+
+/// Appends the text of an error as `{"error":...}`, never in base64. Fails if the JSON would get longer than `form`
+/// allows.
+pub fn write_error(out: &mut Vec<u8>, text: &[u8], form: Form) -> Result<(), Unfit> {
+    out.extend_from_slice(b"{\"error\":");
+    write_text(out, text, Form { in_base64: false, ..form })?;
+    out.push(b'}');
+    Ok(())
 }
 
 /// Appends a text as a JSON string, in base64 or as UTF-8 with invalid bytes replaced. An error if the buffer

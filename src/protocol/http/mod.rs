@@ -684,10 +684,7 @@ impl Asked {
 /// headers. An error if `text` would get longer than `form` allows.
 fn write_failure(text: &mut Vec<u8>, failure: Failure<'_>, form: Form) -> Result<(), Unfit> {
     let shown = if failure.is_own { quotas::taken_off(failure.text).0 } else { failure.text };
-    text.extend_from_slice(b"{\"error\":");
-    answer::write_text(text, shown.as_bytes(), Form { in_base64: false, ..form })?;
-    text.push(b'}');
-    Ok(())
+    answer::write_error(text, shown.as_bytes(), form)
 }
 
 /// Writes `{"result":...}` or `{"error":...}` for the first of the RESP replies in `reply`, and removes it

@@ -28,7 +28,7 @@ use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
 
 /// The price of a request whose backend is not strained, in percent of its usual price.
-const USUAL_PERCENT: u32 = 100;
+pub(super) const USUAL_PERCENT: u32 = 100;
 
 /// Error of the functions that admit a request (take its price): the request goes no further now, because
 /// it has been answered already, or is held to be tried again.
