@@ -8,6 +8,8 @@ use super::settings::{BULKHEADS, Mode, ShardSettings};
 use crate::policy::latency_ratio::{Level, agreed};
 use crate::values::{BackendId, Tier, Timestamp};
 
+/// The price of a request whose backend is not strained, in percent of its usual price.
+pub const USUAL_PERCENT: u32 = 100;
 /// Interval at which the backends' shedding levels (which requests are refused or cost more) are taken from
 /// the board of all cores (`board.rs`).
 const LOOKS_APART: Duration = Duration::from_millis(100);
@@ -83,7 +85,7 @@ impl BackendLevels {
     /// highest shedding level of all applies.
     #[inline]
     pub fn percent(&self, backend: Option<BackendId>, tier: Tier) -> u32 {
-        if self.is_any() { self.level(backend).price_percent(tier) } else { 100 }
+        if self.is_any() { self.level(backend).price_percent(tier) } else { USUAL_PERCENT }
     }
 
     /// True if a request of this tier (importance) is refused because of its backend's shedding level; for

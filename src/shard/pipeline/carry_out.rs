@@ -11,6 +11,7 @@ use crate::protocol::command::{Class, Command, FanOut, Flags, Handling, LocalCom
 use crate::protocol::{Arguments, Request, encode, http};
 use crate::routing::cluster::WalkStep;
 use crate::shard::admission::{Admission, Charge, FREE_BYTES, Payer, Scope, Throttled, asked};
+use crate::shard::backend_levels::USUAL_PERCENT;
 use crate::shard::clients::{MAP_PATIENCE, Rewrite};
 use crate::shard::counters::Counter;
 use crate::shard::message::Message;
@@ -26,9 +27,6 @@ use crate::values::{BackendId, ClientId, Price, ShardId, Timestamp, UNIT};
 /// Retry delay in the error reply to a request that is refused because weir answered an earlier request of
 /// its client without the store, and the store may still carry that earlier request out.
 const RETRY_UNSETTLED: Duration = Duration::from_millis(250);
-
-/// The price of a request whose backend is not strained, in percent of its usual price.
-pub(super) const USUAL_PERCENT: u32 = 100;
 
 /// Error of the functions that admit a request (take its price): the request goes no further now, because
 /// it has been answered already, or is held to be tried again.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde::{Serialize, Serializer};
 
 use super::Shard;
-use super::carry_out::USUAL_PERCENT;
 use super::decode::encoded;
 use super::destination::{Placement, asked_of_stores, touches_of};
 use super::permission::permit_tenant;
@@ -243,7 +242,7 @@ impl Shard {
         }
         map.text("handled", "answered by weir, priced like any request".to_owned());
         // No store is asked, so none is strained by it.
-        let total = self.explain_price(map, subject, (command, USUAL_PERCENT), arguments);
+        let total = self.explain_price(map, subject, (command, backend_levels::USUAL_PERCENT), arguments);
         match local {
             LocalCommand::Qos => map.text("rate", "answered even if the quota is used up".to_owned()),
             LocalCommand::Auth | LocalCommand::Hello | LocalCommand::ClientUnpause => {
